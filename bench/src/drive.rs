@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use postrider_store::embedded::SUPERUSER;
+use postrider_store::postgres::embedded::SUPERUSER;
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::place::{Database, connect};

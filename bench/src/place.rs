@@ -8,9 +8,12 @@ use std::{
 
 use anyhow::Context;
 use postrider_store::{
-    Pool, context,
-    embedded::{Cluster, Options, SUPERUSER},
-    migrate, pool,
+    Pool,
+    postgres::{
+        context,
+        embedded::{Cluster, Options, SUPERUSER},
+        migrate, pool,
+    },
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
 

@@ -12,8 +12,11 @@ use std::{
 
 use anyhow::Context;
 use postrider_engine::{Relay, RelaySettings, Route};
-use postrider_model::{Pattern, sink::handler};
-use postrider_store::{events, pool, wakeups};
+use postrider_model::{Pattern, events::sink::handler};
+use postrider_store::{
+    events,
+    postgres::{pool, wakeups},
+};
 use sqlx::PgConnection;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -13,13 +13,19 @@ use async_trait::async_trait;
 use postrider_engine::{Dispatcher, DispatcherSettings, Hints};
 use postrider_model::{
     Channel, Manifest, Message, Outcome,
-    chat::RetrySchedule,
+    channels::RetrySchedule,
     ids::{ProviderAccountId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::{Account, Adapter, Adapters, InvalidAccount, Provider};
 use postrider_store::{
-    Reservation, accounts, accounts::NewAccount, embedded::SUPERUSER, pool, replies, tenants, wakeups,
+    Reservation,
+    channels::replies,
+    postgres::{embedded::SUPERUSER, pool, wakeups},
+    tenancy::{
+        accounts::{self, NewAccount},
+        tenants,
+    },
 };
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::sync::mpsc;

@@ -8,7 +8,11 @@ use postrider_model::{
     ids::{TenantId, WorkspaceId},
     tenancy::Role,
 };
-use postrider_store::{history, keys, pool, tenants};
+use postrider_store::{
+    campaigns::history,
+    postgres::pool,
+    tenancy::{keys, tenants},
+};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, postgres::PgListener};
 use tokio::{

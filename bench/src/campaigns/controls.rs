@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use postrider_model::tenancy::Role;
-use postrider_store::{keys, pool};
+use postrider_store::{postgres::pool, tenancy::keys};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
-use postrider_store::{campaigns::JOB_SIZE, embedded::SUPERUSER};
+use postrider_store::{campaigns::JOB_SIZE, postgres::embedded::SUPERUSER};
 use sqlx::{Connection, PgConnection, Row, postgres::PgRow};
 use uuid::Uuid;
 

@@ -12,7 +12,10 @@ mod stage;
 use std::time::{Duration, Instant};
 
 use postrider_model::ids::RunId;
-use postrider_store::{campaigns::JOB_SIZE, pool, runs};
+use postrider_store::{
+    campaigns::{JOB_SIZE, runs},
+    postgres::pool,
+};
 use sqlx::Connection;
 use uuid::Uuid;
 

@@ -12,7 +12,11 @@ use async_trait::async_trait;
 use postrider_engine::{CampaignSettings, CampaignWorker};
 use postrider_model::{Channel, Manifest, Message, Outcome, seal::MasterKey};
 use postrider_providers::{Account, Adapter, Adapters, InvalidAccount, Provider};
-use postrider_store::{Reservation, jobs, pool, wakeups};
+use postrider_store::{
+    Reservation,
+    campaigns::send_jobs,
+    postgres::{pool, wakeups},
+};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, ChildStdout, Command},
@@ -73,7 +77,7 @@ pub(crate) async fn work(
     let pool = pool::connect(url, pool::Settings::default()).await?;
     let writes = pool::Settings { connections_max: commit_connections, ..pool::Settings::default() };
     let writes = pool::connect(url, writes).await?;
-    let (hints, listening) = wakeups::listen(url, jobs::HINT_CHANNEL, shutdown.clone())?;
+    let (hints, listening) = wakeups::listen(url, send_jobs::HINT_CHANNEL, shutdown.clone())?;
     let adapters = Adapters::none().with(Arc::new(Null));
     let settings = settings(commit_connections);
     let worker = CampaignWorker::new(pool.clone(), writes.clone(), hints, adapters, master_key()?, settings);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use postrider_model::{
     Channel,
-    campaign::PhaseKind,
+    campaigns::PhaseKind,
     ids::{ListId, RunId, TenantId, WorkspaceId},
 };
 use postrider_store::{
-    accounts, assets,
-    campaigns::{self, JOB_SIZE, NewCampaign, NewPhase},
-    pool, tenants,
+    campaigns::{self, JOB_SIZE, NewCampaign, NewPhase, assets},
+    postgres::pool,
+    tenancy::{accounts, tenants},
 };
 use sqlx::{Connection, PgConnection};
 

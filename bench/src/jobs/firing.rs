@@ -3,8 +3,12 @@
 use std::time::{Duration, Instant};
 
 use postrider_engine::{Health, Hints, Scheduler, SchedulerSettings};
-use postrider_model::lock_key::Grain;
-use postrider_store::{functions, job_runs, pool, tenants, wakeups};
+use postrider_model::jobs::lock_key::Grain;
+use postrider_store::{
+    jobs::{functions, runs},
+    postgres::{pool, wakeups},
+    tenancy::tenants,
+};
 use sqlx::Connection;
 use tokio_util::sync::CancellationToken;
 
@@ -32,14 +36,14 @@ pub(super) async fn measure(place: &Place, report: &mut Report) -> anyhow::Resul
     let url = database.url("postrider_worker");
     let worker = pool::connect(&url, pool::Settings::default()).await?;
     let shutdown = CancellationToken::new();
-    let (ends, listening) = wakeups::listen(&url, job_runs::ENDS_CHANNEL, shutdown.clone())?;
+    let (ends, listening) = wakeups::listen(&url, runs::ENDS_CHANNEL, shutdown.clone())?;
     let listening = tokio::spawn(listening);
     let settings = SchedulerSettings {
         poll_interval: Duration::from_millis(500),
         misfire_grace: Duration::from_secs(60),
         dependency_patience: Duration::from_secs(24 * 60 * 60),
     };
-    let runs = Hints::new(job_runs::HINT_CHANNEL);
+    let runs = Hints::new(runs::HINT_CHANNEL);
     let begun = Instant::now();
     let firing = Scheduler { pool: worker.clone(), ends, runs, settings, health: Health::new("scheduler") }
         .run(shutdown.clone());

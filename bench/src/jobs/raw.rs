@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use postrider_store::embedded::SUPERUSER;
+use postrider_store::postgres::embedded::SUPERUSER;
 use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 use tokio::{sync::mpsc, task::JoinSet};

@@ -13,8 +13,10 @@ use postrider_engine::{
 };
 use postrider_model::{
     ids::{JobRunId, TenantId},
-    job::{JobRunStatus, RetryPolicy, Target},
-    lock_key::{EntityHash, Grain},
+    jobs::{
+        JobRunStatus, RetryPolicy, Target,
+        lock_key::{EntityHash, Grain},
+    },
     seal::MasterKey,
 };
 use postrider_providers::{
@@ -22,10 +24,13 @@ use postrider_providers::{
     function::{FunctionCall, HttpFunction, LIMITS},
 };
 use postrider_store::{
-    Pool, functions,
-    functions::NewFunction,
-    job_runs::{self, Acquired, Invocation},
-    pool, tenants,
+    Pool,
+    jobs::{
+        functions::{self, NewFunction},
+        runs::{self, Acquired, Invocation},
+    },
+    postgres::pool,
+    tenancy::tenants,
 };
 use secrecy::SecretString;
 use serde_json::json;
@@ -126,8 +131,7 @@ impl Stage {
 
         // The same wiring as in a process with all roles.
         let [runs, cancels, ended] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
-                .map(WakeupChannel::new);
+            [runs::HINT_CHANNEL, runs::CANCEL_CHANNEL, runs::ENDS_CHANNEL].map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ended] {
             tasks.spawn(bell.listen(&database.url("postrider_worker"), &shutdown)?);
             tasks.spawn(bell.hints.clone().run(worker.clone(), shutdown.clone()));
@@ -181,8 +185,7 @@ impl Stage {
             force: false,
         };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let Acquired::Run(id) = job_runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await?
-        else {
+        let Acquired::Run(id) = runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await? else {
             anyhow::bail!("invocation {number} did not get its own run");
         };
         let waiter = self.ends.wait_for(self.tenant, id).context("too many waiters")?;
@@ -190,7 +193,7 @@ impl Stage {
         self.hints.send();
         waiter.over_within(PATIENCE).await;
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let run = job_runs::find(&mut transaction, self.tenant, id).await?.context("the run is gone")?;
+        let run = runs::find(&mut transaction, self.tenant, id).await?.context("the run is gone")?;
         pool::commit(transaction).await?;
         anyhow::ensure!(run.status == JobRunStatus::Completed, "a run is {:?}", run.status);
         Ok(())

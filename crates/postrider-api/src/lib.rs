@@ -3,22 +3,13 @@
 //! Every route is in [`router`]. A handler authenticates, loads, decides, writes and answers, in that order; one
 //! `match` in `error.rs` turns errors into statuses.
 
-mod auth;
-mod body;
-mod callbacks;
-mod docs;
-mod ends;
-mod error;
-mod health;
-mod ingress;
-mod listener;
-mod paging;
-mod peers;
-mod requests;
-mod resources;
+mod campaigns;
+mod channels;
+mod common;
+mod events;
+mod jobs;
 mod router;
-mod stream;
-mod throttle;
+mod tenancy;
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,16 +32,16 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Layer;
 
 pub use axum::http::HeaderValue;
-pub use callbacks::CallbackKeys;
-pub use ends::{Ends, Waiter};
-pub use ingress::Ingress;
+pub use campaigns::callbacks::CallbackKeys;
+pub use campaigns::stream::{Hub, StreamSettings};
+pub use channels::ingress::Ingress;
+pub use common::peers::{NotANetwork, TrustedProxies};
+pub use common::throttle::{Throttle, ThrottleSettings};
+pub use jobs::ends::{Ends, Waiter};
 pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
-pub use peers::{NotANetwork, TrustedProxies};
 pub use router::{document, router};
-pub use stream::{Hub, StreamSettings};
-pub use throttle::{Throttle, ThrottleSettings};
 
-use self::{
+use self::common::{
     listener::{BoundedListener, Connection},
     peers::Peer,
 };
@@ -109,9 +100,9 @@ pub struct Jobs {
     pub master_key: Option<MasterKey>,
     /// The schemas whose SQL functions may be set: `jobs.sql_schemas`.
     pub sql_schemas: Vec<String>,
-    /// Wakes the runners, on [`postrider_store::job_runs::HINT_CHANNEL`].
+    /// Wakes the runners, on [`postrider_store::jobs::runs::HINT_CHANNEL`].
     pub hints: Hints,
-    /// Makes the runners release cancelled runs, on [`postrider_store::job_runs::CANCEL_CHANNEL`].
+    /// Makes the runners release cancelled runs, on [`postrider_store::jobs::runs::CANCEL_CHANNEL`].
     pub cancels: Hints,
     /// The callers that wait for runs.
     pub ends: Ends,

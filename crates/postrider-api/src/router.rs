@@ -24,19 +24,19 @@ use utoipa::{OpenApi, openapi::OpenApi as OpenApiDocument};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, auth,
-    body::BODY_BYTES_MAX,
-    callbacks, docs,
-    error::{ApiError, Problem},
-    health, ingress,
-    resources::{
-        accounts, assets, audit, campaigns,
-        channels::{executors, links, messages, outbox},
-        events, in_doubt,
-        jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
-        keys, leads, phases, runs,
+    App,
+    campaigns::{self, assets, callbacks, in_doubt, leads, phases, runs, stream},
+    channels::{executors, ingress, links, messages, outbox},
+    common::{
+        auth,
+        body::BODY_BYTES_MAX,
+        docs,
+        error::{ApiError, Problem},
+        health,
     },
-    stream,
+    events,
+    jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
+    tenancy::{accounts, audit, keys},
 };
 
 /// How long an ordinary request may take.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::campaign::{Channel, ItemStatus};
+use crate::campaigns::{Channel, ItemStatus};
 
 /// The outcome of a call. An adapter must choose one of the four.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider_model::{
     Finding, Manifest, Message, Outcome,
-    chat::{DeliveryReport, InboundMessage},
+    channels::{DeliveryReport, InboundMessage},
     ids::ProviderAccountId,
 };
 use postrider_store::{HeldDoubt, Reservation};

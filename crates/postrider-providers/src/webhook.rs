@@ -37,7 +37,7 @@ use hmac::Hmac;
 use jiff::Timestamp;
 use postrider_model::{
     Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome,
-    chat::{InboundMessage, TEXT_BYTES_MAX},
+    channels::{InboundMessage, TEXT_BYTES_MAX},
     ids::OutboxId,
 };
 use postrider_store::{HeldDoubt, Reservation};

@@ -17,9 +17,12 @@ use std::{
 use anyhow::Context;
 use postrider_model::ids::TenantId;
 use postrider_store::{
-    ContextKey, Pool, context,
-    embedded::{Cluster, Options, SUPERUSER},
-    migrate, pool,
+    ContextKey, Pool,
+    postgres::{
+        context,
+        embedded::{Cluster, Options, SUPERUSER},
+        migrate, pool,
+    },
 };
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection};

@@ -25,7 +25,7 @@
 
 pub use postrider_model::{
     Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome,
-    chat::{DeliveryReport, InboundMessage},
+    channels::{DeliveryReport, InboundMessage},
     provider::Rate,
 };
 pub use postrider_providers::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use postrider_store::{
+use postrider_store::postgres::{
     capacity::{self, Capacity},
     doctor::Finding,
 };

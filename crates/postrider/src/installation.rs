@@ -29,12 +29,17 @@ use postrider_model::{
     tenancy::{ApiKeySecret, Role},
 };
 use postrider_store::{
-    PgConnection, Pool, StoreError, context, doctor,
-    embedded::{Alone, Cluster, Options, SUPERUSER},
-    keys,
-    master_key::{self, Standing},
-    migrate, pool, provision,
-    tenants::{self, Tenant},
+    PgConnection, Pool, StoreError,
+    postgres::{
+        context, doctor,
+        embedded::{Alone, Cluster, Options, SUPERUSER},
+        migrate, pool, provision,
+    },
+    tenancy::{
+        keys,
+        master_key::{self, Standing},
+        tenants::{self, Tenant},
+    },
 };
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;

@@ -8,13 +8,16 @@
 //! name. `examples/relay_handler.rs` is a whole program.
 
 pub use postrider_engine::{RelayError, RelaySettings, Route};
-pub use postrider_model::{Destination, Event, EventSink, Pattern, SinkError, sink::handler};
+pub use postrider_model::{Destination, Event, EventSink, Pattern, SinkError, events::sink::handler};
 
 use postrider_engine::{
     Relay,
     common::supervised::{panicked, supervised},
 };
-use postrider_store::{events, pool, wakeups};
+use postrider_store::{
+    events,
+    postgres::{pool, wakeups},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::serve::{RELAY, checked};

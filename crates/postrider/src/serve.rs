@@ -9,11 +9,16 @@ use postrider_engine::{
     WakeupChannel, Witness,
     common::supervised::{self, supervised},
 };
-use postrider_model::{job::check_function_name, seal::MasterKey};
+use postrider_model::{jobs::check_function_name, seal::MasterKey};
 use postrider_providers::Adapters;
 use postrider_store::{
-    Pool, StoreError, doctor, events, fence::Fence, job_runs, jobs, master_key, migrate, pool, replies,
-    wakeups,
+    Pool, StoreError,
+    campaigns::send_jobs,
+    channels::replies,
+    events,
+    jobs::runs,
+    postgres::{doctor, migrate, pool, wakeups},
+    tenancy::{fence::Fence, master_key},
 };
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -177,7 +182,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
             let pool = checked(installation.worker_pool(connections).await?, CAMPAIGNS).await?;
             let writes = installation.commit_pool(config.campaigns.commit_connections).await?;
             let (hints, listening) =
-                wakeups::listen(installation.listen_url(), jobs::HINT_CHANNEL, draining.clone())?;
+                wakeups::listen(installation.listen_url(), send_jobs::HINT_CHANNEL, draining.clone())?;
             loops.spawn(supervised("listener", listening));
             let settings = wire::campaign_settings(config);
             let worker = CampaignWorker::new(pool, writes, hints, adapters.clone(), master_key, settings)
@@ -218,8 +223,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
         }
         let serves_api = roles.contains(&Role::Api);
         let [runs, cancels, ends] =
-            [job_runs::HINT_CHANNEL, job_runs::CANCEL_CHANNEL, job_runs::ENDS_CHANNEL]
-                .map(WakeupChannel::new);
+            [runs::HINT_CHANNEL, runs::CANCEL_CHANNEL, runs::ENDS_CHANNEL].map(WakeupChannel::new);
         for bell in [&runs, &cancels, &ends] {
             loops.spawn(supervised(
                 "hints of runs",

@@ -10,10 +10,10 @@ use postrider_engine::{
     campaigns::{RetryPolicy, resolver::Pause},
     jobs,
 };
-use postrider_model::{EventSink, chat::RetrySchedule, seal::MasterKey};
+use postrider_model::{EventSink, channels::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
 
-use postrider_store::{Pool, messages::Receiving, witness::WitnessDatabase};
+use postrider_store::{Pool, channels::messages::Receiving, tenancy::witness::WitnessDatabase};
 
 use crate::{
     config::{Config, Sink},

@@ -6,8 +6,11 @@ use clap::Args;
 use postrider_engine::{sinks_of, tenancy::witness};
 use postrider_store::{
     Pool,
-    doctor::{self, Finding, Verdict},
-    pool, sinks,
+    events::sinks,
+    postgres::{
+        doctor::{self, Finding, Verdict},
+        pool,
+    },
 };
 
 use postrider::Role;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use postrider_store::migrate;
+use postrider_store::postgres::migrate;
 
 use super::{open, output};
 use crate::config::Config;

@@ -1,34 +1,28 @@
 //! The list of commands. Data goes to stdout, messages go to stderr, and an error ends with advice.
 
-mod accounts;
-mod adopt;
 mod ask;
 mod bench;
-mod campaign;
+mod campaigns;
 mod channels;
 mod completions;
 mod demo;
 mod doctor;
 mod events;
-mod in_doubt;
 mod jobs;
-mod keys;
-mod master_key;
 mod migrate;
 mod output;
 mod reading;
-mod relay;
 mod serve;
-mod tenants;
-mod trace;
+mod tenancy;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use postrider_model::ids::WorkspaceId;
 use postrider_store::{
-    PgConnection, Pool, StoreError, Transaction, pool,
-    tenants::{Tenant, find, workspace, workspaces},
+    PgConnection, Pool, StoreError, Transaction,
+    postgres::pool,
+    tenancy::tenants::{Tenant, find, workspace, workspaces},
 };
 
 use postrider_sim as sim;
@@ -91,25 +85,25 @@ enum Command {
     /// Check the database, and print how to fix each problem
     Doctor(doctor::DoctorArgs),
     /// Allow a restored copy of the database to send, and put in doubt everything that the original may have sent
-    Adopt(adopt::AdoptArgs),
+    Adopt(tenancy::adopt::AdoptArgs),
     /// Create and list tenants
     #[command(subcommand)]
-    Tenants(tenants::TenantsCommand),
+    Tenants(tenancy::tenants::TenantsCommand),
     /// Create, list and revoke API keys
     #[command(subcommand)]
-    Keys(keys::KeysCommand),
+    Keys(tenancy::keys::KeysCommand),
     /// Generate, rotate and replace master keys
     #[command(subcommand)]
-    MasterKey(master_key::MasterKeyCommand),
+    MasterKey(tenancy::master_key::MasterKeyCommand),
     /// Manage the accounts of tenants at providers
     #[command(subcommand)]
-    Accounts(accounts::AccountsCommand),
+    Accounts(tenancy::accounts::AccountsCommand),
     /// Import leads, create, deploy and follow campaigns
     #[command(subcommand)]
-    Campaign(campaign::CampaignCommand),
+    Campaign(campaigns::CampaignCommand),
     /// List and resolve items that may or may not have been sent
     #[command(subcommand)]
-    InDoubt(in_doubt::InDoubtCommand),
+    InDoubt(campaigns::in_doubt::InDoubtCommand),
     /// Link senders, set executors, list messages and replies, and requeue dead replies
     #[command(subcommand)]
     Channels(channels::ChannelsCommand),
@@ -117,13 +111,13 @@ enum Command {
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
     /// Show the complete history of a campaign, a run, a job or an item
-    Trace(trace::TraceArgs),
+    Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
     Events(events::EventsCommand),
     /// Show and replace the sinks that every relay delivers to
     #[command(subcommand)]
-    Relay(relay::RelayCommand),
+    Relay(events::relay::RelayCommand),
     /// Measure speed beside the raw SQL limit, on a temporary cluster
     Bench(bench::BenchArgs),
     /// Run simulated providers on loopback, with faults and receipts
@@ -195,18 +189,18 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(args, &config).await,
         Command::Migrate(args) => migrate::run(&args, &config).await,
         Command::Doctor(args) => doctor::run(&args, &config).await,
-        Command::Adopt(args) => adopt::run(&args, &config).await,
-        Command::Tenants(command) => tenants::run(command, &config).await,
-        Command::Keys(command) => keys::run(command, &config).await,
-        Command::MasterKey(command) => master_key::run(command, &config).await,
-        Command::Accounts(command) => accounts::run(command, &config).await,
-        Command::Campaign(command) => campaign::run(command, &config).await,
-        Command::InDoubt(command) => in_doubt::run(command, &config).await,
+        Command::Adopt(args) => tenancy::adopt::run(&args, &config).await,
+        Command::Tenants(command) => tenancy::tenants::run(command, &config).await,
+        Command::Keys(command) => tenancy::keys::run(command, &config).await,
+        Command::MasterKey(command) => tenancy::master_key::run(command, &config).await,
+        Command::Accounts(command) => tenancy::accounts::run(command, &config).await,
+        Command::Campaign(command) => campaigns::run(command, &config).await,
+        Command::InDoubt(command) => campaigns::in_doubt::run(command, &config).await,
         Command::Channels(command) => channels::run(command, &config).await,
         Command::Jobs(command) => jobs::run(command, &config).await,
-        Command::Trace(args) => trace::run(args, &config).await,
+        Command::Trace(args) => campaigns::trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
-        Command::Relay(command) => relay::run(command, &config).await,
+        Command::Relay(command) => events::relay::run(command, &config).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Sim(args) => sim::run(args, shutdown::on_signal()?).await.map(|()| ExitCode::SUCCESS),
         // Done before the configuration was read.

@@ -7,9 +7,11 @@ use postrider_model::{
     seal::{MasterKey, key_id},
 };
 use postrider_store::{
-    accounts::{self, NewAccount},
-    master_key::{self, Standing},
-    pool,
+    postgres::pool,
+    tenancy::{
+        accounts::{self, NewAccount},
+        master_key::{self, Standing},
+    },
 };
 use sqlx::PgPool;
 
@@ -236,7 +238,9 @@ async fn a_rotation_without_both_keys_or_with_the_wrong_ones_changes_nothing() -
 #[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotation_that_dies_has_changed_everything_or_nothing_and_can_be_repeated() -> anyhow::Result<()> {
-    for (point, now) in postrider_store::crash::MASTER_KEY_POINTS.iter().zip([MASTER_KEY, OTHER_KEY]) {
+    for (point, now) in
+        postrider_store::postgres::crash::MASTER_KEY_POINTS.iter().zip([MASTER_KEY, OTHER_KEY])
+    {
         let world = World::new().await?;
         let admin = sealed(&world, MASTER_KEY).await?;
         let mut rotate = with_key(&world, Some(OTHER_KEY), &["master-key", "rotate"]);

@@ -73,8 +73,8 @@ async fn postriders_pool_loses_nothing_after_begins_cancelled_at_any_point() -> 
     let world = World::empty().await?;
     let witness = world.client("postgres").await?;
     execute(&witness, "create table notes (note text)").await?;
-    let settings = postrider_store::pool::Settings { connections_max: 1, ..Default::default() };
-    let pool: Pool = postrider_store::pool::connect(&world.admin_url(), settings).await?;
+    let settings = postrider_store::postgres::pool::Settings { connections_max: 1, ..Default::default() };
+    let pool: Pool = postrider_store::postgres::pool::connect(&world.admin_url(), settings).await?;
 
     // How many polls a `begin` needs is the machine's: it goes on until enough of them were cut short.
     let (mut cancelled, mut round) = (0, 0);
@@ -97,8 +97,8 @@ async fn postriders_pool_loses_nothing_after_begins_cancelled_at_any_point() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_set_after_a_cancelled_begin_does_not_stay_for_the_next_user() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let settings = postrider_store::pool::Settings { connections_max: 1, ..Default::default() };
-    let pool = postrider_store::pool::connect(&world.url("postrider_app"), settings).await?;
+    let settings = postrider_store::postgres::pool::Settings { connections_max: 1, ..Default::default() };
+    let pool = postrider_store::postgres::pool::connect(&world.url("postrider_app"), settings).await?;
 
     for polls in 1..=POLLS_MAX {
         for until_woken in [false, true] {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use postrider_engine::{Relay, RelaySettings, Retention, Route};
-use postrider_model::{EventSink, Pattern, sink};
-use postrider_store::{events, wakeups};
+use postrider_model::{EventSink, Pattern, events::sink};
+use postrider_store::{events, postgres::wakeups};
 use serde_json::Value;
 use sqlx::{PgPool, Row};
 use tokio_util::sync::CancellationToken;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use postrider_engine::{Relay, RelayError, RelaySettings, Route};
-use postrider_model::{EventSink, Pattern, sink};
-use postrider_store::{events, wakeups};
+use postrider_model::{EventSink, Pattern, events::sink};
+use postrider_store::{events, postgres::wakeups};
 use serde_json::Value;
 use sqlx::PgPool;
 use tokio::{sync::watch, task::JoinHandle};

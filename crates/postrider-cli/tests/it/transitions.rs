@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use postrider_model::event::EventState;
+use postrider_model::events::EventState;
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::{

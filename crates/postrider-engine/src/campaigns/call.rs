@@ -9,7 +9,7 @@ use std::{
 
 use futures::FutureExt;
 use postrider_model::{Message, Outcome, ids::OutboxId};
-use postrider_store::{Reservation, Settlement, crash_point, jobs::ClaimedJob};
+use postrider_store::{Reservation, Settlement, campaigns::send_jobs::ClaimedJob, crash_point};
 
 use super::{
     Shared,

@@ -8,8 +8,10 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 use postrider_model::{Message, Outcome};
 use postrider_store::{
     Reservation, Settlement,
-    jobs::ClaimedJob,
-    outbox::{MovedOver, Reserved},
+    campaigns::{
+        outbox::{MovedOver, Reserved},
+        send_jobs::ClaimedJob,
+    },
 };
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;

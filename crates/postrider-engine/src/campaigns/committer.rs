@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use postrider_store::{
     Advice, DATABASE_URL, Settlement, StoreError,
-    fence::Fence,
-    outbox::{Window, WindowAnswer, Writer},
+    campaigns::outbox::{Window, WindowAnswer, Writer},
+    tenancy::fence::Fence,
 };
 use tokio::sync::{Mutex, mpsc, oneshot};
 

@@ -9,10 +9,8 @@ use postrider_model::{
 use postrider_providers::Adapters;
 use postrider_store::{
     PgConnection, StoreError,
-    accounts::{self, ProviderAccount},
-    assets,
-    campaigns::{Mistake, NewCampaign, NewPhase},
-    leads,
+    campaigns::{Mistake, NewCampaign, NewPhase, assets, leads},
+    tenancy::accounts::{self, ProviderAccount},
 };
 
 use super::render;

@@ -3,7 +3,7 @@
 use postrider_model::{Message, Outcome};
 use postrider_store::{
     Reservation,
-    outbox::{self, Kept, MoveFailed, MovedOver},
+    campaigns::outbox::{self, Kept, MoveFailed, MovedOver},
 };
 use uuid::Uuid;
 

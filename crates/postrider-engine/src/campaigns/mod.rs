@@ -32,7 +32,9 @@ use std::{
 
 use postrider_model::seal::MasterKey;
 use postrider_providers::Adapters;
-use postrider_store::{Pool, fence::Fence, jobs::ClaimedJob, wakeups::Wakeups};
+use postrider_store::{
+    Pool, campaigns::send_jobs::ClaimedJob, postgres::wakeups::Wakeups, tenancy::fence::Fence,
+};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

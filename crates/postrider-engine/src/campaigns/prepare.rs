@@ -9,8 +9,10 @@ use std::{
 use postrider_model::{Channel, Message, error_chain, ids::OutboxId};
 use postrider_store::{
     StoreError,
-    jobs::{self, ClaimedJob, Lead, OpenAccount},
-    outbox::{Plan, PlannedItem},
+    campaigns::{
+        outbox::{Plan, PlannedItem},
+        send_jobs::{self, ClaimedJob, Lead, OpenAccount},
+    },
 };
 use uuid::Uuid;
 
@@ -43,13 +45,13 @@ impl Prepared {
         let claimed_at = Instant::now();
         let adapter = shared.adapters.get(&job.provider);
         let known = shared.templates().get(&(job.hold.tenant_id, job.asset_id)).map(Arc::clone);
-        let wanted = jobs::Wanted {
+        let wanted = send_jobs::Wanted {
             content: known.is_none(),
             begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
         };
         let material = shared
             .retry_while_unavailable(|pool, worker| {
-                jobs::material(pool, worker, &shared.master_key, job, wanted)
+                send_jobs::material(pool, worker, &shared.master_key, job, wanted)
             })
             .await
             .map_err(|error| match error {

@@ -17,11 +17,13 @@
 
 use std::time::Duration;
 
-use postrider_model::{Span, campaign::JobStatus};
+use postrider_model::{Span, campaigns::JobStatus};
 use postrider_store::{
     StoreError,
-    jobs::{self, ClaimedJob},
-    limits::{self, PutOff},
+    campaigns::{
+        limits::{self, PutOff},
+        send_jobs::{self, ClaimedJob},
+    },
 };
 use tokio_util::sync::CancellationToken;
 
@@ -134,17 +136,18 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
     let hold = job.hold;
     let id = hold.job_id;
     let pause = job_pause(shared.settings.retry_pause, hold.attempt);
-    let release =
-        |pause| shared.retry_while_unavailable(move |pool, worker| jobs::release(pool, worker, hold, pause));
+    let release = |pause| {
+        shared.retry_while_unavailable(move |pool, worker| send_jobs::release(pool, worker, hold, pause))
+    };
     match ended {
         Ended::Done => shared
-            .retry_while_unavailable(|pool, worker| jobs::complete(pool, worker, hold, pause))
+            .retry_while_unavailable(|pool, worker| send_jobs::complete(pool, worker, hold, pause))
             .await
             .map(Some),
         Ended::Failed(error) => {
             tracing::error!(job.id = %id, run.id = %job.run_id, correlation_id = %job.correlation_id, "{id} cannot be done: {error}");
             shared
-                .retry_while_unavailable(|pool, worker| jobs::fail(pool, worker, hold, &error, pause))
+                .retry_while_unavailable(|pool, worker| send_jobs::fail(pool, worker, hold, &error, pause))
                 .await
                 .map(Some)
         }

@@ -16,9 +16,11 @@ use postrider_model::{
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
-    jobs::{self, ClaimedJob},
-    limits,
-    outbox::{JobHold, JobRef},
+    campaigns::{
+        limits,
+        outbox::{JobHold, JobRef},
+        send_jobs::{self, ClaimedJob},
+    },
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -136,12 +138,13 @@ impl Shared {
         let mut claimed = Vec::new();
         if !slow.with_slot.is_empty() {
             // One at a time, because the run may have many.
-            claimed = jobs::claim(&self.pool, &self.worker, 1, &except, &slow.full).await?;
+            claimed = send_jobs::claim(&self.pool, &self.worker, 1, &except, &slow.full).await?;
         }
         if claimed.len() < free {
             let runs = [slow.full, slow.with_slot].concat();
-            claimed
-                .extend(jobs::claim(&self.pool, &self.worker, free - claimed.len(), &except, &runs).await?);
+            claimed.extend(
+                send_jobs::claim(&self.pool, &self.worker, free - claimed.len(), &except, &runs).await?,
+            );
         }
         metrics::counter!("postrider_send_jobs_claimed_total").increment(claimed.len() as u64);
         Ok(claimed)
@@ -257,7 +260,7 @@ impl Shared {
             return;
         }
         let holds: Vec<JobHold> = held.iter().map(|(_, claim)| claim.hold).collect();
-        match jobs::heartbeat(&self.pool, &self.worker, &holds).await {
+        match send_jobs::heartbeat(&self.pool, &self.worker, &holds).await {
             Ok(kept) => {
                 // Only the claims that were held before the heartbeat: a job that was released since may be held again.
                 for (job, claim) in held.into_iter().filter(|(job, _)| !kept.contains(job)) {

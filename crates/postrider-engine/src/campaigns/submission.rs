@@ -3,8 +3,10 @@
 use postrider_model::Message;
 use postrider_store::{
     Settlement,
-    jobs::ClaimedJob,
-    outbox::{Reserved, Window, WindowAnswer},
+    campaigns::{
+        outbox::{Reserved, Window, WindowAnswer},
+        send_jobs::ClaimedJob,
+    },
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use postrider_store::{jobs, limits, phases};
+use postrider_store::campaigns::{limits, phases, send_jobs};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::shared::Shared;
@@ -70,7 +70,7 @@ async fn measure(shared: Arc<Shared>, ended: CancellationToken) {
     let mut open_circuits = HashMap::new();
     loop {
         measure_circuits(&shared, &mut open_circuits).await;
-        match jobs::measure(&shared.pool).await {
+        match send_jobs::measure(&shared.pool).await {
             Ok(backlog) => {
                 metrics::gauge!("postrider_send_jobs_waiting").set(backlog.jobs_waiting as f64);
                 metrics::gauge!("postrider_send_jobs_locked").set(backlog.jobs_locked as f64);

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use postrider_store::{Pool, pool};
+use postrider_store::{Pool, postgres::pool};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_store::wakeups::Wakeups;
+use postrider_store::postgres::wakeups::Wakeups;
 use tokio_util::sync::CancellationToken;
 
 /// Runs a task now and after every interval, until `ended`.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use postrider_store::{
     Pool, StoreError,
-    wakeups::{self, Waker, Wakeups},
+    postgres::wakeups::{self, Waker, Wakeups},
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider_model::{
     ids::{JobRunId, TenantId},
-    lock_key::Grain,
+    jobs::lock_key::Grain,
 };
 use serde_json::Value;
 

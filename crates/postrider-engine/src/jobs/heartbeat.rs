@@ -3,7 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use postrider_model::ids::TenantId;
-use postrider_store::{Pool, StoreError, job_runs, pool, wakeups::Wakeups};
+use postrider_store::{
+    Pool, StoreError,
+    jobs::runs,
+    postgres::{pool, wakeups::Wakeups},
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +74,7 @@ impl Heartbeat {
         if held.is_empty() {
             return Ok(());
         }
-        let renewed = within(job_runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
+        let renewed = within(runs::heartbeat(&self.shared.pool, &self.shared.name, &held)).await?;
         for (run, claim) in held {
             // The end of a run may have been recorded in the meantime; then the run is no longer held.
             if !renewed.contains(&run) && self.shared.held.lose(run, claim) {
@@ -84,7 +88,7 @@ impl Heartbeat {
         let lease = self.shared.settings.lease;
         let mut recovered = Ok(());
         // A tenant whose runs cannot be recovered does not delay the others.
-        for tenant in within(job_runs::stale_tenants(&self.shared.pool, lease)).await? {
+        for tenant in within(runs::stale_tenants(&self.shared.pool, lease)).await? {
             recovered = recovered.and(self.recover_of(tenant, lease).await);
         }
         recovered
@@ -92,7 +96,7 @@ impl Heartbeat {
 
     async fn recover_of(&self, tenant: TenantId, lease: Duration) -> Result<(), StoreError> {
         loop {
-            let recovered = within(job_runs::recover(&self.shared.pool, tenant, lease, BATCH)).await?;
+            let recovered = within(runs::recover(&self.shared.pool, tenant, lease, BATCH)).await?;
             for run in &recovered {
                 tracing::warn!(tenant_id = %tenant.0, job_id = %run.id.0, function = run.function_name, worker = run.worker, retry_at = run.retry_at.map(tracing::field::display), "a run was recovered from a dead process");
             }
@@ -116,7 +120,7 @@ async fn measure(pool: Pool) {
 
 async fn measure_once(pool: &Pool) -> Result<(), StoreError> {
     let mut transaction = pool::begin(pool).await?;
-    let standing = job_runs::measure(&mut transaction).await?;
+    let standing = runs::measure(&mut transaction).await?;
     pool::commit(transaction).await?;
     let share = |part: i64, of: i64| if of > 0 { part as f64 / of as f64 } else { 0.0 };
     let retry_rate = share(standing.retried_day, standing.total_day);

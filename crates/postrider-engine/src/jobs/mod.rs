@@ -24,8 +24,8 @@ use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
     Pool, StoreError,
-    job_runs::{self, ClaimedRun, EndedRun, Room, RunRef},
-    wakeups::Wakeups,
+    jobs::runs::{self, ClaimedRun, EndedRun, Room, RunRef},
+    postgres::wakeups::Wakeups,
 };
 use tokio::{
     sync::{mpsc, watch::error::RecvError},
@@ -251,13 +251,13 @@ impl InFlight {
         if room.limit == 0 {
             return Ok(false);
         }
-        let chosen = within(job_runs::choose(&self.shared.pool, &room)).await?;
+        let chosen = within(runs::choose(&self.shared.pool, &room)).await?;
         let (mut claimed, wanted) = (0, chosen.iter().map(|due| due.runs).sum::<i32>());
         // One transaction per tenant: an attempt begins as soon as its run is claimed.
         for due in chosen {
             // Set before the claim, so that a tenant whose claim fails does not delay the next tenants.
             self.served_last[kind as usize] = Some(due.tenant);
-            let runs = within(job_runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await?;
+            let runs = within(runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await?;
             claimed += runs.len();
             self.begin(runs, kind);
         }

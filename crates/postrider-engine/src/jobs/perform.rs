@@ -3,11 +3,11 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
-use postrider_model::job::{SqlName, Target, VALUE_BYTES_MAX};
+use postrider_model::jobs::{SqlName, Target, VALUE_BYTES_MAX};
 use postrider_providers::function::{FunctionCall, HttpFunction};
 use postrider_store::{
     crash_point,
-    job_runs::{self, ClaimedRun, End, SqlEnd},
+    jobs::runs::{self, ClaimedRun, End, SqlEnd},
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -118,10 +118,10 @@ fn bounded(result: Value) -> End {
 }
 
 async fn sql(shared: &Shared, run: &ClaimedRun, name: &SqlName, timeout: Duration) -> Performed {
-    if let Err(problem) = job_runs::check_sql_schema(name, &shared.settings.sql_schemas) {
+    if let Err(problem) = runs::check_sql_schema(name, &shared.settings.sql_schemas) {
         return Performed::Ended(failed(&problem, false));
     }
-    let performing = job_runs::perform_sql(&shared.sql_pool, &shared.name, run, name, timeout);
+    let performing = runs::perform_sql(&shared.sql_pool, &shared.name, run, name, timeout);
     match tokio::time::timeout(timeout + SQL_GRACE, performing).await {
         Ok(Ok(SqlEnd::Committed)) => {
             metrics::counter!("postrider_job_runs_total", "as" => "completed").increment(1);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use postrider_store::functions;
+use postrider_store::jobs::functions;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;

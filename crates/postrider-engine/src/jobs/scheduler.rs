@@ -9,12 +9,12 @@ use std::{collections::HashMap, time::Duration};
 use jiff::SignedDuration;
 use postrider_model::{
     ids::{ScheduleId, TenantId},
-    schedule::{Cron, Misfire, Plan, Policy, Timing, Zone, plan},
+    jobs::schedule::{Cron, Misfire, Plan, Policy, Timing, Zone, plan},
 };
 use postrider_store::{
     Pool, StoreError,
-    schedules::{self, DueSchedule, Fire},
-    wakeups::Wakeups,
+    jobs::schedules::{self, DueSchedule, Fire},
+    postgres::wakeups::Wakeups,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -2,10 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use postrider_model::job::JobRunStatus;
+use postrider_model::jobs::JobRunStatus;
 use postrider_store::{
     StoreError,
-    job_runs::{self, End, EndedRun, Ending, RunRef},
+    jobs::runs::{self, End, EndedRun, Ending, RunRef},
 };
 
 use super::Shared;
@@ -34,7 +34,7 @@ impl Ledger for Settler {
     const NAME: &'static str = "job run results";
 
     async fn write(&mut self, entries: &mut Vec<EndedRun>) -> Result<Self::Receipt, StoreError> {
-        within(job_runs::end(&self.shared.pool, &self.shared.name, entries)).await
+        within(runs::end(&self.shared.pool, &self.shared.name, entries)).await
     }
 
     fn recorded(&mut self, entries: Vec<EndedRun>, endings: Self::Receipt) {

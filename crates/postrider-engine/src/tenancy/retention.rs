@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use postrider_model::ids::TenantId;
-use postrider_store::{PgConnection, Pool, StoreError, events, history, job_runs, pool, replies, requests};
+use postrider_store::{
+    PgConnection, Pool, StoreError, campaigns::history, channels::replies, events, jobs::runs,
+    postgres::pool, tenancy::requests,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Retention times of old rows.
@@ -78,7 +81,7 @@ impl Retention {
     /// One pass over the ended job runs. Returns how many were removed.
     pub async fn sweep_runs(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
         let Some(older_than) = self.runs else { return Ok(0) };
-        let tenants = choose!(pool, job_runs::tenants_with_old(older_than));
+        let tenants = choose!(pool, runs::tenants_with_old(older_than));
         sweep(pool, shutdown, tenants, |tenant| OldRows::Runs { tenant, older_than }).await
     }
 }
@@ -143,9 +146,7 @@ impl OldRows {
             Self::Messages { tenant, older_than } => {
                 replies::prune(connection, tenant, older_than, WINDOW).await?
             }
-            Self::Runs { tenant, older_than } => {
-                job_runs::prune(connection, tenant, older_than, WINDOW).await?
-            }
+            Self::Runs { tenant, older_than } => runs::prune(connection, tenant, older_than, WINDOW).await?,
             Self::Requests { tenant } => requests::prune(connection, tenant, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))

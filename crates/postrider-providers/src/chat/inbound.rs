@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::Timestamp;
-use postrider_model::chat::{InboundMessage, TEXT_BYTES_MAX};
+use postrider_model::channels::{InboundMessage, TEXT_BYTES_MAX};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::Deserialize;
 use sha2::{Digest, Sha256};

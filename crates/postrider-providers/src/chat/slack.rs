@@ -25,7 +25,7 @@ use async_trait::async_trait;
 use hmac::Hmac;
 use jiff::Timestamp;
 use postrider_model::{
-    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, chat::InboundMessage,
+    Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, channels::InboundMessage,
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{Request, StatusCode, header::HeaderValue};

@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use postrider_model::{Channel, Manifest, Message, Outcome, Rate, chat::InboundMessage};
+use postrider_model::{Channel, Manifest, Message, Outcome, Rate, channels::InboundMessage};
 use postrider_store::Reservation;
 use reqwest::{Request, StatusCode};
 use secrecy::{ExposeSecret, SecretString};

@@ -27,7 +27,7 @@ use hmac::Hmac;
 use jiff::Timestamp;
 use postrider_model::{
     Channel, DoubtClass, Manifest, Message, Outcome, Rate,
-    chat::{DeliveryReport, InboundMessage},
+    channels::{DeliveryReport, InboundMessage},
     ids::OutboxId,
 };
 use postrider_store::Reservation;

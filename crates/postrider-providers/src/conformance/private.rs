@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use postrider_model::ids::TenantId;
-use postrider_store::embedded::{Cluster, EmbeddedError, Options, Stopped};
+use postrider_store::postgres::embedded::{Cluster, EmbeddedError, Options, Stopped};
 
 /// Prefix of the directories; the process id and a unique part follow.
 const PREFIX: &str = "postrider-conformance-";

@@ -4,20 +4,28 @@ use std::time::Duration;
 
 use postrider_model::{
     Channel, Message, Outcome,
-    audience::{Chunk, Leads, Options as Reading},
-    campaign::PhaseKind,
+    campaigns::{
+        PhaseKind,
+        audience::{Chunk, Leads, Options as Reading},
+    },
     ids::{OutboxId, TenantId, WorkspaceId},
     seal::MasterKey,
 };
 use postrider_store::{
     HeldDoubt, Pool, Reservation, StoreError,
-    accounts::{self, NewAccount},
-    assets,
-    campaigns::{self, NewCampaign, NewPhase},
-    embedded::{EmbeddedError, SUPERUSER},
-    jobs, leads, migrate,
-    outbox::{self, Plan, PlannedItem, Reserved, Window, WindowAnswer},
-    pool, provision, resolving, tenants,
+    campaigns::{
+        self, NewCampaign, NewPhase, assets, leads,
+        outbox::{self, Plan, PlannedItem, Reserved, Window, WindowAnswer},
+        resolving, send_jobs,
+    },
+    postgres::{
+        embedded::{EmbeddedError, SUPERUSER},
+        migrate, pool, provision,
+    },
+    tenancy::{
+        accounts::{self, NewAccount},
+        tenants,
+    },
 };
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -111,11 +119,11 @@ impl Reservations {
         self.deploy(channel, &list, count).await?;
 
         let mut job = None;
-        for claimed in jobs::claim(&self.pool, ACTOR, 1, &self.others().await?, &[]).await? {
+        for claimed in send_jobs::claim(&self.pool, ACTOR, 1, &self.others().await?, &[]).await? {
             if claimed.hold.tenant_id == self.tenant {
                 job = Some(claimed);
             } else {
-                jobs::release(&self.pool, ACTOR, claimed.hold, Duration::ZERO).await?;
+                send_jobs::release(&self.pool, ACTOR, claimed.hold, Duration::ZERO).await?;
             }
         }
         let job = job

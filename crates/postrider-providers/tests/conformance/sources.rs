@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use postrider_model::Message;
 use postrider_providers::conformance::Reservations;
-use postrider_store::{
+use postrider_store::postgres::{
     embedded::{Cluster, Options, SUPERUSER},
     provision,
 };

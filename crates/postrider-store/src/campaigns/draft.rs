@@ -3,7 +3,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use postrider_model::{Channel, campaign::PhaseKind, ids::AssetId};
+use postrider_model::{Channel, campaigns::PhaseKind, ids::AssetId};
 use serde::Serialize;
 
 use crate::StoreError;

@@ -5,19 +5,23 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use postrider_model::{
     Channel,
-    campaign::{PhaseKind, PhaseStatus},
+    campaigns::{PhaseKind, PhaseStatus},
     ids::{AssetId, CampaignId, PhaseId, RunId, TenantId},
 };
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::{Campaign, find, word};
 use crate::{
     Pool, StoreError,
-    limits::{self, Waiting},
-    pool,
-    runs::{self, Progress, Run},
-    unprepared::unprepared,
+    campaigns::{
+        limits::{self, Waiting},
+        runs::{self, Progress, Run},
+    },
+    postgres::{pool, unprepared::unprepared},
+};
+use {
+    super::{Campaign, find},
+    crate::postgres::values::word,
 };
 
 /// The state of a phase.
@@ -73,7 +77,7 @@ pub async fn status(
     tenant: TenantId,
     campaign: CampaignId,
 ) -> Result<Vec<PhaseState>, StoreError> {
-    let rows = sqlx::query_file!("sql/campaign_phases.sql", tenant.0, campaign.0)
+    let rows = sqlx::query_file!("sql/campaigns/phases.sql", tenant.0, campaign.0)
         .fetch_all(unprepared(&mut *connection))
         .await
         .map_err(StoreError::on("reading the campaign's phases"))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
-use postrider_store::embedded::{Cluster, EmbeddedError, Options, Stopped};
+use postrider_store::postgres::embedded::{Cluster, EmbeddedError, Options, Stopped};
 use rustix::process::geteuid;
 
 use crate::place::Place;

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 
 use anyhow::Context;
-use postrider_store::embedded::{Cluster, EmbeddedError, Options, SUPERUSER, Stopped};
+use postrider_store::postgres::embedded::{Cluster, EmbeddedError, Options, SUPERUSER, Stopped};
 use rustix::process::{Signal, geteuid};
 
 use helper::{Helper, helper_command, on_a_disk_of_its_own};

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use postrider_store::embedded::{Cluster, EmbeddedError, Options};
+use postrider_store::postgres::embedded::{Cluster, EmbeddedError, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;

@@ -4,19 +4,22 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use postrider_model::{chat::Sentinel, ids::ExecutorId, tenancy::Role};
+use postrider_model::{channels::Sentinel, ids::ExecutorId, tenancy::Role};
 use postrider_providers::{check_secret, read_url};
 use postrider_store::{
-    executors::{self, ExecutorSettings, Kind, NewExecutor},
-    pool,
+    channels::executors::{self, ExecutorSettings, Kind, NewExecutor},
+    postgres::pool,
 };
 use secrecy::SecretString;
 
-use super::{
-    super::{ForTenant, accounts::read_secret, actor, output, with_installation},
-    Names, maybe_account,
-};
 use crate::{config::Config, installation::Installation, wire};
+use {
+    super::{
+        super::{ForTenant, actor, output, with_installation},
+        Names, maybe_account,
+    },
+    crate::cli::tenancy::accounts::read_secret,
+};
 
 #[derive(Subcommand)]
 pub enum ExecutorCommand {

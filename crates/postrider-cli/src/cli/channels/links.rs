@@ -6,8 +6,8 @@ use postrider_model::{
 };
 use postrider_store::{
     PgConnection,
-    links::{self, NewLink},
-    pool,
+    channels::links::{self, NewLink},
+    postgres::pool,
 };
 use uuid::Uuid;
 

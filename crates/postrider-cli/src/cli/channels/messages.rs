@@ -4,15 +4,17 @@ use std::str::FromStr;
 
 use anyhow::Context;
 use postrider_model::{
-    chat::MessageStatus,
+    channels::MessageStatus,
     ids::{ChannelMessageId, OutboxId, TenantId},
 };
 use postrider_store::{
     PgConnection,
-    audit::{self, Entry},
-    messages::{self, ChannelMessage, MessageFilter},
-    pool,
-    replies::{self, ReplyFilter, ReplyState},
+    channels::{
+        messages::{self, ChannelMessage, MessageFilter},
+        replies::{self, ReplyFilter, ReplyState},
+    },
+    postgres::pool,
+    tenancy::audit::{self, Entry},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -222,7 +224,7 @@ fn print_reply(reply: &ReplyState) -> anyhow::Result<()> {
     let doubt = reply
         .in_doubt_since
         .map(|since| format!("in doubt since {}: it may have arrived", output::time(since)));
-    let next = (reply.status == postrider_model::chat::ReplyStatus::Pending)
+    let next = (reply.status == postrider_model::channels::ReplyStatus::Pending)
         .then(|| format!("next attempt {}", output::time(reply.next_attempt_at)));
     let error = reply.last_error.as_ref().map(|error| format!("last error: {error}"));
     for fact in [failed, held, sent, named, told, doubt, next, error].into_iter().flatten() {

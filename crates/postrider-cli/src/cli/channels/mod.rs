@@ -10,11 +10,11 @@ use std::{collections::HashMap, process::ExitCode};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_model::{
-    chat::{MessageStatus, ReplyStatus},
+    channels::{MessageStatus, ReplyStatus},
     ids::{ChannelMessageId, LinkId, ProviderAccountId, TenantId},
     tenancy::Role,
 };
-use postrider_store::{PgConnection, accounts};
+use postrider_store::{PgConnection, tenancy::accounts};
 
 use self::{executors::ExecutorCommand, messages::MessageOrReply, outbox::RequeueArgs};
 use super::{ForTenant, with_installation};

@@ -6,13 +6,12 @@ use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use postrider_model::{
-    chat::ReplyStatus,
+    channels::ReplyStatus,
     ids::{OutboxId, ProviderAccountId},
 };
 use postrider_store::{
-    pool,
-    replies::{self, ReplyFilter, ReplyState, Requeue},
-    wakeups,
+    channels::replies::{self, ReplyFilter, ReplyState, Requeue},
+    postgres::{pool, wakeups},
 };
 
 use super::{

@@ -14,8 +14,13 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use postrider_model::ids::{CampaignId, RunId, TenantId};
 use postrider_store::{
-    Pool, campaigns, jobs, pool,
-    runs::{self, Progress},
+    Pool,
+    campaigns::{
+        self,
+        runs::{self, Progress},
+        send_jobs,
+    },
+    postgres::pool,
 };
 use serde_json::json;
 
@@ -89,7 +94,7 @@ async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> any
             message!("killed     {killed} with SIGKILL, during its calls; another worker replaces it");
             workers[0] = Worker::start(home, 3).await?;
             let mut transaction = pool::begin(&pool).await?;
-            jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
+            send_jobs::age_locks(&mut transaction, &killed, Duration::from_secs(6 * 60)).await?;
             pool::commit(transaction).await?;
             message!(
                 "           (other workers would recover its jobs after five minutes without a heartbeat; the demo ages the locks)"

@@ -1,10 +1,10 @@
 //! Alerts, and decision cards about them.
 
 use clap::Args;
-use postrider_model::{ids::DecisionCardId, job::CardStatus};
+use postrider_model::{ids::DecisionCardId, jobs::CardStatus};
 use postrider_store::{
-    alerts::{self, Alert},
-    pool,
+    jobs::alerts::{self, Alert},
+    postgres::pool,
 };
 
 use super::{

@@ -3,8 +3,8 @@
 use clap::Args;
 use postrider_model::ids::SyncErrorId;
 use postrider_store::{
-    pool,
-    sync_errors::{self, SyncError},
+    jobs::sync_errors::{self, SyncError},
+    postgres::pool,
 };
 
 use super::{

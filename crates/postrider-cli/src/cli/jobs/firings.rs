@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
-use postrider_model::{
+use postrider_model::jobs::{
     lock_key::Grain,
     schedule::{Cron, Timing, Zone, shared_grains},
 };

@@ -5,19 +5,24 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_engine::jobs::{BUILTINS, unknown};
-use postrider_model::{
-    job::{RetryPolicy, SqlName, TIMEOUT_SECONDS_DEFAULT, Target, check_function_name},
-    lock_key::Grain,
+use postrider_model::jobs::{
+    RetryPolicy, SqlName, TIMEOUT_SECONDS_DEFAULT, Target, check_function_name, lock_key::Grain,
 };
 use postrider_providers::{check_secret, read_url};
 use postrider_store::{
-    functions::{self, FunctionState, NewFunction},
-    job_runs, pool,
+    jobs::{
+        functions::{self, FunctionState, NewFunction},
+        runs,
+    },
+    postgres::pool,
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use super::super::{ForTenant, accounts::read_secret, actor, output, with_installation};
 use crate::{config::Config, installation::Installation, wire};
+use {
+    super::super::{ForTenant, actor, output, with_installation},
+    crate::cli::tenancy::accounts::read_secret,
+};
 
 #[derive(Subcommand)]
 pub enum FunctionCommand {
@@ -199,7 +204,7 @@ async fn put(
         Target::Sql(_) | Target::Builtin(_) => None,
     };
     if let Target::Sql(name) = &input.target {
-        let checked = job_runs::check_sql_function(&mut transaction, name, &config.jobs.sql_schemas).await?;
+        let checked = runs::check_sql_function(&mut transaction, name, &config.jobs.sql_schemas).await?;
         checked.map_err(|problem| anyhow::anyhow!("--sql: {problem}"))?;
     }
     if let Target::Builtin(name) = &input.target

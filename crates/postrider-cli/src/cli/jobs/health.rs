@@ -1,8 +1,12 @@
 //! `postrider jobs health`: statistics of job runs beside the thresholds of alerts.
 
 use clap::Args;
-use postrider_model::job::AlertRules;
-use postrider_store::{PgConnection, alerts, job_runs, tenants::Tenant};
+use postrider_model::jobs::AlertRules;
+use postrider_store::{
+    PgConnection,
+    jobs::{alerts, runs},
+    tenancy::tenants::Tenant,
+};
 use serde::Serialize;
 
 use super::super::{ForTenant, output, with_installation};
@@ -33,7 +37,7 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
     let (health, thresholds) = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-        let health = job_runs::health(&mut transaction, tenant.id).await?;
+        let health = runs::health(&mut transaction, tenant.id).await?;
         let thresholds = thresholds(&mut transaction, &tenant).await?;
         Ok((health, thresholds))
     })
@@ -77,7 +81,7 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
 /// The three rules of `detect-alerts`, as its schedule sets them.
 async fn thresholds(connection: &mut PgConnection, tenant: &Tenant) -> anyhow::Result<[Threshold; 3]> {
     let rules = alerts::rules(connection, tenant.id).await?;
-    let day = job_runs::day(connection, tenant.id, rules.running_max()).await?;
+    let day = runs::day(connection, tenant.id, rules.running_max()).await?;
     let AlertRules { failed_max, running_minutes_max, retry_rate_max } = rules;
     Ok([
         Threshold {

@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use clap::Args;
-use postrider_model::{event::holds_nul, job::VALUE_BYTES_MAX, lock_key::EntityHash};
+use postrider_model::{
+    events::holds_nul,
+    jobs::{VALUE_BYTES_MAX, lock_key::EntityHash},
+};
 use serde_json::{Value, value::RawValue};
 
 #[derive(Args)]

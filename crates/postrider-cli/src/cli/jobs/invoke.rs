@@ -6,20 +6,22 @@ use std::{
 };
 
 use clap::Args;
-use postrider_model::{ids::JobRunId, job::JobRunStatus};
+use postrider_model::{ids::JobRunId, jobs::JobRunStatus};
 use postrider_store::{
     Pool,
-    job_runs::{self, Acquired, Invocation, RunState},
-    pool, sync_errors,
-    tenants::Tenant,
-    wakeups,
+    jobs::{
+        runs::{self, Acquired, Invocation, RunState},
+        sync_errors,
+    },
+    postgres::{pool, wakeups},
+    tenancy::tenants::Tenant,
 };
 
 use super::{
     super::{ForTenant, actor, output, with_installation},
     function,
     input::{Input, InputArgs},
-    runs,
+    runs::unknown,
 };
 use crate::{config::Config, installation::Installation, shutdown};
 
@@ -87,7 +89,7 @@ async fn acquire(
         force: *force,
     };
     let command = |verb: &str, id: JobRunId| of.command(&["jobs", verb, &id.to_string()]);
-    let id = match job_runs::acquire(&mut transaction, tenant.id, invocation, &actor()).await? {
+    let id = match runs::acquire(&mut transaction, tenant.id, invocation, &actor()).await? {
         Acquired::Run(id) => id,
         Acquired::Running(id) => anyhow::bail!(
             "`{name}` is running already, as {id}; wait for it, `{}` shows its progress",
@@ -108,7 +110,7 @@ async fn acquire(
         }
     };
     pool::commit(transaction).await?;
-    wakeups::notify(pool, job_runs::HINT_CHANNEL).await?;
+    wakeups::notify(pool, runs::HINT_CHANNEL).await?;
     Ok((tenant, id))
 }
 
@@ -171,8 +173,8 @@ impl Waiting<'_> {
 
     async fn read(&self) -> anyhow::Result<RunState> {
         let mut transaction = pool::begin_as(self.pool, self.tenant.id).await?;
-        let run = job_runs::find(&mut transaction, self.tenant.id, self.id).await?;
-        run.ok_or_else(|| runs::unknown(&self.args.of, self.tenant, self.id.0))
+        let run = runs::find(&mut transaction, self.tenant.id, self.id).await?;
+        run.ok_or_else(|| unknown(&self.args.of, self.tenant, self.id.0))
     }
 
     /// Prints the result, or returns the error of the run.

@@ -18,8 +18,8 @@ use clap::{Args, Subcommand};
 use postrider_engine::jobs::BUILTINS;
 use postrider_store::{
     PgConnection,
-    functions::{FunctionState, find, put_builtin},
-    tenants::Tenant,
+    jobs::functions::{FunctionState, find, put_builtin},
+    tenancy::tenants::Tenant,
 };
 
 use self::{

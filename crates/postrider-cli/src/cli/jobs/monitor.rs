@@ -6,15 +6,17 @@ use postrider_engine::jobs::builtin::{DETECT_ALERTS, GENERATE_DECISION_CARDS, PR
 use postrider_model::{
     Channel,
     ids::ScheduleId,
-    schedule::{Misfire, Timing},
+    jobs::schedule::{Misfire, Timing},
 };
 use postrider_providers::Adapters;
 use postrider_store::{
     PgConnection,
-    accounts::{self, ProviderAccount},
-    pool,
-    schedules::{self, NewSchedule},
-    tenants::Tenant,
+    jobs::schedules::{self, NewSchedule},
+    postgres::pool,
+    tenancy::{
+        accounts::{self, ProviderAccount},
+        tenants::Tenant,
+    },
 };
 use serde_json::{Value, json};
 

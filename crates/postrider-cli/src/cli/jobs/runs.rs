@@ -5,14 +5,16 @@ use std::str::FromStr;
 use clap::Args;
 use postrider_model::{
     ids::{JobRunId, SyncErrorId},
-    job::JobRunStatus,
+    jobs::JobRunStatus,
 };
 use postrider_store::{
     PgConnection,
-    job_runs::{self, Cancelled, Retried, RunFilter, RunState},
-    pool, sync_errors,
-    tenants::Tenant,
-    wakeups,
+    jobs::{
+        runs::{self, Cancelled, Retried, RunFilter, RunState},
+        sync_errors,
+    },
+    postgres::{pool, wakeups},
+    tenancy::tenants::Tenant,
 };
 use uuid::Uuid;
 
@@ -95,7 +97,7 @@ pub async fn list(args: &ListArgs, config: &Config) -> anyhow::Result<()> {
     let runs = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        Ok(job_runs::page(&mut transaction, tenant.id, filter, None, listing.limit).await?)
+        Ok(runs::page(&mut transaction, tenant.id, filter, None, listing.limit).await?)
     })
     .await?;
     if listing.json {
@@ -154,7 +156,7 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
         let id = resolve_id(&mut transaction, of, &tenant, args.id).await?;
         let show = |id: JobRunId| of.command(&["jobs", "show", &id.to_string()]);
-        match job_runs::retry(&mut transaction, tenant.id, id, &actor()).await? {
+        match runs::retry(&mut transaction, tenant.id, id, &actor()).await? {
             Some(Retried::Retried) => {}
             None => return Err(unknown(of, &tenant, id.0)),
             Some(Retried::NotFailed(status)) => {
@@ -170,9 +172,9 @@ pub async fn retry(args: &RetryArgs, config: &Config) -> anyhow::Result<()> {
                 show(other)
             ),
         }
-        let run = job_runs::find(&mut transaction, tenant.id, id).await?;
+        let run = runs::find(&mut transaction, tenant.id, id).await?;
         pool::commit(transaction).await?;
-        wakeups::notify(&pool, job_runs::HINT_CHANNEL).await?;
+        wakeups::notify(&pool, runs::HINT_CHANNEL).await?;
         if args.json {
             return output::json(&run);
         }
@@ -193,7 +195,7 @@ async fn resolve_id(
     let is_run = match kind {
         RunOrError::Run(_) => true,
         RunOrError::Error(_) => false,
-        RunOrError::Unprefixed(_) => job_runs::find(connection, tenant.id, JobRunId(id)).await?.is_some(),
+        RunOrError::Unprefixed(_) => runs::find(connection, tenant.id, JobRunId(id)).await?.is_some(),
     };
     if is_run {
         return Ok(JobRunId(id));
@@ -217,7 +219,7 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = of.begin(&pool, installation).await?;
-        let cancelled = job_runs::cancel(&mut transaction, tenant.id, *id, note.as_deref(), &actor()).await?;
+        let cancelled = runs::cancel(&mut transaction, tenant.id, *id, note.as_deref(), &actor()).await?;
         match cancelled.ok_or_else(|| unknown(of, &tenant, id.0))? {
             Cancelled::Cancelled => {}
             Cancelled::Completed => anyhow::bail!(
@@ -225,9 +227,9 @@ pub async fn cancel(args: &CancelArgs, config: &Config) -> anyhow::Result<()> {
                 of.command(&["jobs", "show", &id.to_string()])
             ),
         }
-        let run = job_runs::find(&mut transaction, tenant.id, *id).await?;
+        let run = runs::find(&mut transaction, tenant.id, *id).await?;
         pool::commit(transaction).await?;
-        wakeups::notify(&pool, job_runs::CANCEL_CHANNEL).await?;
+        wakeups::notify(&pool, runs::CANCEL_CHANNEL).await?;
         if *json {
             return output::json(&run);
         }

@@ -4,13 +4,16 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use postrider_model::{
     ids::{ScheduleId, TenantId},
-    lock_key::Grain,
-    schedule::{Misfire, Timing},
+    jobs::{
+        lock_key::Grain,
+        schedule::{Misfire, Timing},
+    },
 };
 use postrider_store::{
-    PgConnection, StoreError, pool,
-    schedules::{self, FiringState, NewSchedule, ScheduleState},
-    tenants::Tenant,
+    PgConnection, StoreError,
+    jobs::schedules::{self, FiringState, NewSchedule, ScheduleState},
+    postgres::pool,
+    tenancy::tenants::Tenant,
 };
 use serde_json::json;
 

@@ -5,10 +5,12 @@ use jiff::SignedDuration;
 use postrider_model::ids::{JobRunId, TenantId};
 use postrider_store::{
     PgConnection,
-    audit::{self, Entry},
-    job_runs::{self, RunState},
-    schedules::{self, FiringState},
-    sync_errors::{self, SyncError},
+    jobs::{
+        runs::{self, RunState},
+        schedules::{self, FiringState},
+        sync_errors::{self, SyncError},
+    },
+    tenancy::audit::{self, Entry},
 };
 use serde_json::{Value, json};
 
@@ -64,7 +66,7 @@ async fn read(
     tenant: TenantId,
     id: JobRunId,
 ) -> anyhow::Result<Option<RunDetails>> {
-    let Some(run) = job_runs::find(connection, tenant, id).await? else { return Ok(None) };
+    let Some(run) = runs::find(connection, tenant, id).await? else { return Ok(None) };
     let mut firing = None;
     if let (Some(schedule), Some(at)) = (run.schedule_id, run.scheduled_for) {
         let just_after = at.checked_add(SignedDuration::from_micros(1))?;

@@ -15,7 +15,7 @@ use postrider_model::{
 use postrider_providers::{Account, Adapters, GuardedClient, Limits, Policy, Provider};
 use postrider_store::{
     Reservation,
-    outbox::{self, JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer},
+    campaigns::outbox::{self, JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer},
 };
 use secrecy::SecretString;
 use serde_json::Value;

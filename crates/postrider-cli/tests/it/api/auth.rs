@@ -2,7 +2,7 @@
 
 use jiff::{Timestamp, ToSpan};
 use postrider_model::tenancy::Role;
-use postrider_store::{keys, pool};
+use postrider_store::{postgres::pool, tenancy::keys};
 use serde_json::json;
 
 use super::Stage;

@@ -1,8 +1,14 @@
 //! Chat, as operators see it.
 
 use anyhow::Context;
-use postrider_model::{chat::Reply, tenancy::Role};
-use postrider_store::{messages, replies, replies::Verdict, wakeups};
+use postrider_model::{channels::Reply, tenancy::Role};
+use postrider_store::{
+    channels::{
+        messages,
+        replies::{self, Verdict},
+    },
+    postgres::wakeups,
+};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

@@ -3,19 +3,21 @@
 use std::time::Duration;
 
 use postrider_model::{
-    chat::{InboundMessage, Reply, Sentinel},
+    channels::{InboundMessage, Reply, Sentinel},
     ids::{ChannelMessageId, LinkId, OutboxId, ProviderAccountId, TenantId, WorkspaceId},
     seal::MasterKey,
     tenancy::Role,
 };
 use postrider_store::{
     Pool,
-    accounts::{self, NewAccount},
-    executors::{self, Kind, NewExecutor},
-    links::{self, NewLink},
-    messages::{self, Execution, Receipt, Receiving},
-    pool,
-    replies::{self, Room, SettledReply, Verdict},
+    channels::{
+        executors::{self, Kind, NewExecutor},
+        links::{self, NewLink},
+        messages::{self, Execution, Receipt, Receiving},
+        replies::{self, Room, SettledReply, Verdict},
+    },
+    postgres::pool,
+    tenancy::accounts::{self, NewAccount},
 };
 
 use crate::world::MASTER_KEY;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use postrider_store::{pool, requests};
+use postrider_store::{postgres::pool, tenancy::requests};
 use serde_json::{Value, json};
 
 use super::{Call, Stage, Tenant};

@@ -1,6 +1,6 @@
 //! What is in doubt, and how a person settles it.
 
-use postrider_store::{jobs, wakeups};
+use postrider_store::{campaigns::send_jobs, postgres::wakeups};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ async fn what_is_in_doubt_is_listed_and_settled_with_evidence() -> anyhow::Resul
 
     let cancelled = CancellationToken::new();
     let (mut hints, listening) =
-        wakeups::listen(&stage.world.url("postrider_worker"), jobs::HINT_CHANNEL, cancelled.clone())?;
+        wakeups::listen(&stage.world.url("postrider_worker"), send_jobs::HINT_CHANNEL, cancelled.clone())?;
     let listener = tokio::spawn(listening);
     // What was heard while it began to listen is not what is waited for.
     hints.changed().await?;

@@ -10,7 +10,7 @@ mod runs;
 mod schedules;
 
 use anyhow::Context;
-use postrider_store::{job_runs, wakeups};
+use postrider_store::{jobs::runs::ENDS_CHANNEL, postgres::wakeups};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -101,7 +101,7 @@ pub async fn end_all(stage: &Stage, how: &End) -> anyhow::Result<()> {
     let held = claim_all(stage).await?;
     anyhow::ensure!(!held.is_empty(), "nothing waits");
     end(stage, &held, how).await?;
-    Ok(wakeups::notify(&stage.admin, job_runs::ENDS_CHANNEL).await?)
+    Ok(wakeups::notify(&stage.admin, ENDS_CHANNEL).await?)
 }
 
 /// The same once somebody has invoked something.

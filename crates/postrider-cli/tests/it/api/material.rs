@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use postrider_model::ids::{CampaignId, RunId};
-use postrider_store::{campaigns, pool};
+use postrider_store::{campaigns, postgres::pool};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use uuid::Uuid;

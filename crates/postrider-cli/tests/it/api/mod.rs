@@ -29,7 +29,11 @@ use postrider_model::{
     ids::{TenantId, WorkspaceId},
     tenancy::Role,
 };
-use postrider_store::{Pool, keys, pool, tenants};
+use postrider_store::{
+    Pool,
+    postgres::pool,
+    tenancy::{keys, tenants},
+};
 use serde_json::Value;
 
 pub use client::{Call, Reply};

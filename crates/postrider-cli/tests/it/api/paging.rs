@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::{Stage, Tenant};
 
 async fn fill(stage: &Stage, tenant: &Tenant, events: i32) -> anyhow::Result<()> {
-    let mut transaction = postrider_store::pool::begin_as(&stage.admin, tenant.id).await?;
+    let mut transaction = postrider_store::postgres::pool::begin_as(&stage.admin, tenant.id).await?;
     sqlx::query("select m10_recovery.publish_outbox('order', n::text, 'order.placed', '{}') from generate_series(1, $1) as n")
         .bind(events)
         .execute(&mut *transaction)
         .await?;
-    postrider_store::pool::commit(transaction).await?;
+    postrider_store::postgres::pool::commit(transaction).await?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 
 use anyhow::Context;
-use postrider_model::campaign::{PhaseKind, PhaseStatus, PhaseTrigger};
+use postrider_model::campaigns::{PhaseKind, PhaseStatus, PhaseTrigger};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 

@@ -2,13 +2,17 @@
 //! app has to live with.
 
 use postrider_model::{
-    campaign::{ItemStatus, RunStatus},
+    campaigns::{ItemStatus, RunStatus},
     ids::{CampaignId, LeadId, OutboxId, RunId, TenantId},
 };
 use postrider_store::{
-    PgConnection, assets, campaigns, doubts, items,
-    leads::{self, Filter},
-    pool, runs,
+    PgConnection,
+    campaigns::{
+        self, assets, doubts, items,
+        leads::{self, Filter},
+        runs,
+    },
+    postgres::pool,
 };
 use uuid::Uuid;
 

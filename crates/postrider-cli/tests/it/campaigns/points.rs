@@ -5,7 +5,7 @@
 
 use std::{os::unix::process::ExitStatusExt, path::Path};
 
-use postrider_store::crash::POINTS;
+use postrider_store::postgres::crash::POINTS;
 use serde_json::json;
 use tokio::task::JoinSet;
 use uuid::Uuid;

@@ -7,7 +7,7 @@ use postrider_model::{
     ids::{TenantId, WorkspaceId},
     seal::MasterKey,
 };
-use postrider_store::{Pool, accounts, pool};
+use postrider_store::{Pool, postgres::pool, tenancy::accounts};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;

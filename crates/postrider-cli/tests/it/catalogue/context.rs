@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use postrider_store::{
+use postrider_store::postgres::{
     context,
     embedded::{Cluster, Options, SUPERUSER},
     migrate, pool,

@@ -10,7 +10,7 @@ mod rights;
 mod tenants;
 mod visibility;
 
-use postrider_store::doctor::{self, Finding, Verdict};
+use postrider_store::postgres::doctor::{self, Finding, Verdict};
 
 use crate::{
     sql::{execute, texts},

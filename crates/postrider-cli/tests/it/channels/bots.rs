@@ -2,17 +2,20 @@
 
 use anyhow::Context;
 use postrider_model::{
-    chat::{InboundMessage, Reply, Sentinel},
+    channels::{InboundMessage, Reply, Sentinel},
     ids::{ProviderAccountId, TenantId, WorkspaceId},
     seal::{MasterKey, Place},
     tenancy::Role,
 };
 use postrider_store::{
-    Pool, accounts,
-    executors::{self, Kind, NewExecutor},
-    links::{self, NewLink},
-    messages::{self, Receipt, Receiving},
-    pool,
+    Pool,
+    channels::{
+        executors::{self, Kind, NewExecutor},
+        links::{self, NewLink},
+        messages::{self, Receipt, Receiving},
+    },
+    postgres::pool,
+    tenancy::accounts,
 };
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};

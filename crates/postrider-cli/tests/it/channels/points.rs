@@ -2,7 +2,7 @@
 //! process finishes what it left.
 #![cfg(debug_assertions)]
 
-use postrider_store::crash::{RECEIVING_POINTS, REPLY_POINTS};
+use postrider_store::postgres::crash::{RECEIVING_POINTS, REPLY_POINTS};
 use uuid::Uuid;
 
 use super::{

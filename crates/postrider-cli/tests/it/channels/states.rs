@@ -1,7 +1,7 @@
 //! The states of messages and replies: every pair is tried in raw SQL by the superuser, and the database allows exactly what the
 //! model allows.
 
-use postrider_model::chat::{MESSAGE_MACHINE, MessageStatus, REPLY_MACHINE, ReplyStatus};
+use postrider_model::channels::{MESSAGE_MACHINE, MessageStatus, REPLY_MACHINE, ReplyStatus};
 use uuid::Uuid;
 
 use super::rows::{Bot, Rows};

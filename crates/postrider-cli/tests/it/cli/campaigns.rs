@@ -3,8 +3,11 @@
 use insta::assert_snapshot;
 use postrider_model::ids::{RunId, TenantId, WorkspaceId};
 use postrider_store::{
-    assets, campaigns, doubts, pool, runs,
-    trace::{self, Subject},
+    campaigns::{
+        self, assets, doubts, runs,
+        trace::{self, Subject},
+    },
+    postgres::pool,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -2,11 +2,14 @@
 
 use insta::assert_snapshot;
 use postrider_model::{
-    chat::Reply,
+    channels::Reply,
     ids::{TenantId, WorkspaceId},
     tenancy::Role,
 };
-use postrider_store::{Pool, messages, replies::Verdict};
+use postrider_store::{
+    Pool,
+    channels::{messages, replies::Verdict},
+};
 use serde_json::json;
 use uuid::Uuid;
 

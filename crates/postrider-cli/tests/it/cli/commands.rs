@@ -244,7 +244,7 @@ async fn publishing_wakes_a_listener_only_after_the_event_is_there() -> anyhow::
 async fn migrating_names_what_it_applied_and_does_nothing_the_second_time() -> anyhow::Result<()> {
     let world = World::empty().await?;
     let first = succeeded(world.postrider(&["migrate"])?)?;
-    let files = postrider_store::migrate::Tree::current().sources;
+    let files = postrider_store::postgres::migrate::Tree::current().sources;
     assert_eq!(
         first.stdout.lines().collect::<Vec<_>>(),
         files.iter().map(|file| &*file.path).collect::<Vec<_>>()

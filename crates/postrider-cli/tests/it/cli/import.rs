@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::Context;
 use insta::assert_snapshot;
-use postrider_model::audience::{Chunk, Leads, Options};
-use postrider_store::leads::{self, Destination};
+use postrider_model::campaigns::audience::{Chunk, Leads, Options};
+use postrider_store::campaigns::leads::{self, Destination};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{World, assert_misused, assert_refused, stable, succeeded};
@@ -473,8 +473,8 @@ async fn a_line_that_copy_refuses_is_reported_and_its_chunk_is_kept() -> anyhow:
     let nul = RawValue::from_string(r#""\u0000""#.to_owned())?;
     chunk.rows[13].lead.attributes.insert("a".to_owned(), nul);
     let pool = world.pool("postgres").await?;
-    let mut transaction = postrider_store::pool::begin(&pool).await?;
-    let tenant = postrider_store::tenants::find(&mut transaction, "acme").await?;
+    let mut transaction = postrider_store::postgres::pool::begin(&pool).await?;
+    let tenant = postrider_store::tenancy::tenants::find(&mut transaction, "acme").await?;
     drop(transaction);
     let to = Destination { tenant: tenant.id, workspace: tenant.workspace_id, list: "news" };
     let imported = leads::import(&pool, to, &chunk.rows).await?;

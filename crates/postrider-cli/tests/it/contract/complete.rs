@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use postrider_model::event::backoff;
+use postrider_model::events::backoff;
 use serde_json::Value;
 
 use super::{claim, complete, insert, publish};

@@ -1,6 +1,6 @@
 //! What the catalogue says about the three functions, and who notices when it says something else.
 
-use postrider_store::{
+use postrider_store::postgres::{
     doctor,
     migrate::{self, Tree},
 };

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use postrider_engine::common::metrics::{Kind, METRICS, Metric};
-use postrider_model::event::{EventStep, TRANSITIONS};
+use postrider_model::events::{EventStep, TRANSITIONS};
 
 use super::read;
 use crate::world::{postrider, run};
@@ -196,7 +196,7 @@ fn told<S: std::fmt::Display>(table: &[(S, S)]) -> Vec<String> {
 
 #[test]
 fn the_diagrams_of_channels_are_the_model_s_tables() -> anyhow::Result<()> {
-    use postrider_model::chat::{MESSAGE_MACHINE, REPLY_MACHINE};
+    use postrider_model::channels::{MESSAGE_MACHINE, REPLY_MACHINE};
 
     let lifecycle = read("docs/lifecycle.md")?;
     assert_eq!(drawn(&lifecycle, "\n## A message\n"), told(MESSAGE_MACHINE));
@@ -210,7 +210,7 @@ fn the_diagrams_of_channels_are_the_model_s_tables() -> anyhow::Result<()> {
 #[test]
 fn the_diagram_of_a_job_run_is_the_model_s_table() -> anyhow::Result<()> {
     let page = read("docs/lifecycle.md")?;
-    assert_eq!(drawn(&page, "\n## A job run\n"), told(postrider_model::job::JOB_RUN_MACHINE));
+    assert_eq!(drawn(&page, "\n## A job run\n"), told(postrider_model::jobs::JOB_RUN_MACHINE));
     Ok(())
 }
 
@@ -235,7 +235,7 @@ fn every_metric_of_the_alert_rules_exists() -> anyhow::Result<()> {
 
 #[test]
 fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
-    use postrider_model::campaign::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS};
+    use postrider_model::campaigns::{ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS};
 
     let page = read("docs/lifecycle.md")?;
     let drawn = |heading: &str| drawn(&page, &format!("\n## {heading}\n"));

@@ -6,7 +6,9 @@ use postrider_model::{
     Channel,
     ids::{JobId, OutboxId, TenantId},
 };
-use postrider_store::outbox::{JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer, Writer};
+use postrider_store::campaigns::outbox::{
+    JobHold, Plan, PlannedItem, Reserved, Window, WindowAnswer, Writer,
+};
 use serde_json::json;
 use uuid::Uuid;
 

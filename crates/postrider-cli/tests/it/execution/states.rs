@@ -1,7 +1,7 @@
 //! The states of phases, runs, jobs and items: every pair is tried in raw SQL by the superuser, and the database allows
 //! exactly what the model allows.
 
-use postrider_model::campaign::{ItemStatus, JobOutcome, JobStatus, PhaseStatus, RunStatus};
+use postrider_model::campaigns::{ItemStatus, JobOutcome, JobStatus, PhaseStatus, RunStatus};
 use sqlx::PgPool;
 use uuid::Uuid;
 

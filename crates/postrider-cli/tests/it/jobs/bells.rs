@@ -1,7 +1,7 @@
 //! Bells: who is woken by whom.
 
 use postrider_engine::WakeupChannel;
-use postrider_store::wakeups;
+use postrider_store::postgres::wakeups;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -5,7 +5,7 @@ use postrider_model::{
     ids::{TenantId, WorkspaceId},
     seal::MasterKey,
 };
-use postrider_store::{accounts, pool};
+use postrider_store::{postgres::pool, tenancy::accounts};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use postrider_model::{
     ids::TenantId,
-    lock_key::{EntityHash, Grain, lock_key},
+    jobs::lock_key::{EntityHash, Grain, lock_key},
 };
 use tokio::io::AsyncWriteExt;
 use uuid::Uuid;

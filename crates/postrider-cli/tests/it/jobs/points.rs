@@ -2,8 +2,8 @@
 //! process, or by itself where only one attempt panicked.
 #![cfg(debug_assertions)]
 
-use postrider_model::{job::Target, lock_key::Grain};
-use postrider_store::crash::JOB_POINTS;
+use postrider_model::jobs::{Target, lock_key::Grain};
+use postrider_store::postgres::crash::JOB_POINTS;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

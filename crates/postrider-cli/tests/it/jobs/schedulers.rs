@@ -6,10 +6,10 @@ use anyhow::Context;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use postrider_engine::{Health, Hints, Scheduler, SchedulerSettings};
-use postrider_model::{job::Target, lock_key::Grain};
+use postrider_model::jobs::{Target, lock_key::Grain};
 use postrider_store::{
-    job_runs::{ENDS_CHANNEL, HINT_CHANNEL},
-    wakeups::Waker,
+    jobs::runs::{ENDS_CHANNEL, HINT_CHANNEL},
+    postgres::wakeups::Waker,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

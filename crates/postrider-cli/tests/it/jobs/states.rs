@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use postrider_model::job::{AlertStatus, CardStatus, FiringOutcome, JOB_RUN_MACHINE, JobRunStatus};
+use postrider_model::jobs::{AlertStatus, CardStatus, FiringOutcome, JOB_RUN_MACHINE, JobRunStatus};
 use uuid::Uuid;
 
 use super::stage::Stage;

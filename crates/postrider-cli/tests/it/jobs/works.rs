@@ -3,15 +3,19 @@
 use anyhow::Context;
 use postrider_model::{
     ids::TenantId,
-    job::{RetryPolicy, Target},
-    lock_key::{EntityHash, Grain},
+    jobs::{
+        RetryPolicy, Target,
+        lock_key::{EntityHash, Grain},
+    },
     seal::MasterKey,
 };
 use postrider_store::{
     Pool,
-    functions::{self, NewFunction},
-    job_runs::{self, Acquired, Invocation},
-    pool,
+    jobs::{
+        functions::{self, NewFunction},
+        runs::{self, Acquired, Invocation},
+    },
+    postgres::pool,
 };
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -105,7 +109,7 @@ impl Works {
         let entities = EntityHash::of(&json!({ "n": about }).to_string())?;
         let invocation = Invocation { function, input: Some(input), entities: Some(&entities), force };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
-        let acquired = job_runs::acquire(&mut transaction, self.tenant, invocation, "a test").await?;
+        let acquired = runs::acquire(&mut transaction, self.tenant, invocation, "a test").await?;
         pool::commit(transaction).await?;
         Ok(acquired)
     }

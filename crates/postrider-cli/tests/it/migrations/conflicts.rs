@@ -1,6 +1,6 @@
 //! A migration that meets schemas or roles of the same names changes nothing.
 
-use postrider_store::migrate::{self, Tree};
+use postrider_store::postgres::migrate::{self, Tree};
 use sqlx::PgPool;
 
 use super::{all_files, all_paths, logins::OwnCluster, recorded};

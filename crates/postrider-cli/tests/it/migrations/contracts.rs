@@ -1,6 +1,6 @@
 //! The frozen contracts as closed lists: a step that breaks one is undone, and a change by hand is found.
 
-use postrider_store::{
+use postrider_store::postgres::{
     doctor::{self, Verdict},
     migrate::{self, Tree},
 };

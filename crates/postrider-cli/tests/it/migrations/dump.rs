@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use postrider_store::doctor::{self, Verdict};
+use postrider_store::postgres::doctor::{self, Verdict};
 use sqlx::PgPool;
 
 use super::{all_files, recorded};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
-use postrider_store::migrate::{self, Tree};
+use postrider_store::postgres::migrate::{self, Tree};
 use sqlx::{Connection, PgPool};
 use tokio::task::JoinHandle;
 

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use postrider_store::{
+use postrider_store::postgres::{
     doctor::{self, Verdict},
     embedded::{Cluster, Options, SUPERUSER},
     migrate,

@@ -8,7 +8,7 @@ mod logins;
 mod steps;
 mod under_load;
 
-use postrider_store::migrate::{self, Tree};
+use postrider_store::postgres::migrate::{self, Tree};
 use sqlx::PgPool;
 
 use crate::{

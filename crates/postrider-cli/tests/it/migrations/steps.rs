@@ -1,6 +1,6 @@
 //! Upgrade steps and changed files of later releases.
 
-use postrider_store::{
+use postrider_store::postgres::{
     doctor::{self, Finding, Verdict},
     migrate::{self, CONCURRENTLY, Tree},
 };

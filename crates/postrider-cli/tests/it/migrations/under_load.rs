@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use postrider_store::migrate::{self, Kind, Release, Tree};
+use postrider_store::postgres::migrate::{self, Kind, Release, Tree};
 use sqlx::PgPool;
 use tokio::{sync::Semaphore, task::JoinHandle};
 use uuid::Uuid;

@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 
 use postrider_model::{
-    campaign::PhaseTrigger,
+    campaigns::PhaseTrigger,
     ids::{CampaignId, TenantId},
 };
 use postrider_store::{
-    Pool, jobs,
-    phases::{self, Control, Controlled, Standing},
-    pool,
+    Pool,
+    campaigns::{
+        phases::{self, Control, Controlled, Standing},
+        send_jobs,
+    },
+    postgres::pool,
 };
 use uuid::Uuid;
 
@@ -45,7 +48,7 @@ impl Place {
         let Controlled::Changed(standing) = controlled else { anyhow::bail!("{trigger}: {controlled:?}") };
         if trigger == PhaseTrigger::Resume {
             let mut transaction = pool::begin(&self.app).await?;
-            jobs::hint(&mut transaction).await?;
+            send_jobs::hint(&mut transaction).await?;
             pool::commit(transaction).await?;
         }
         Ok(standing)

@@ -7,14 +7,17 @@
 use std::collections::BTreeMap;
 
 use postrider_model::{
-    campaign::{EventType, PhaseStatus, PhaseTrigger},
+    campaigns::{EventType, PhaseStatus, PhaseTrigger},
     ids::{CampaignId, TenantId},
 };
 use postrider_store::{
-    Pool, campaigns,
-    history::{self, CampaignEvent},
-    phases::{self, Control},
-    pool,
+    Pool,
+    campaigns::{
+        self,
+        history::{self, CampaignEvent},
+        phases::{self, Control},
+    },
+    postgres::pool,
 };
 use proptest::{
     prelude::*,

@@ -2,7 +2,7 @@
 #![cfg(debug_assertions)]
 
 use anyhow::Context;
-use postrider_store::crash::RESOLVER_POINTS;
+use postrider_store::postgres::crash::RESOLVER_POINTS;
 
 use super::{LEADS, OUTBOUND, Scene};
 use crate::{

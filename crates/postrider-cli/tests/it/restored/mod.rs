@@ -8,7 +8,7 @@ mod normal;
 use std::{collections::BTreeMap, path::Path};
 
 use anyhow::Context;
-use postrider_store::{migrate, pool};
+use postrider_store::postgres::{migrate, pool};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use postrider_model::tenancy::Role;
-use postrider_store::{keys, pool};
+use postrider_store::{postgres::pool, tenancy::keys};
 
 use super::{Stage, client::Reading, sequence};
 use crate::{
@@ -116,7 +116,7 @@ async fn nothing_is_lost_while_the_database_is_away() -> anyhow::Result<()> {
         ),
     )?;
     let server = Server::start_with(config, "api")?;
-    let admin = postrider_store::pool::connect(&admin_url, Default::default()).await?;
+    let admin = postrider_store::postgres::pool::connect(&admin_url, Default::default()).await?;
     let acme = crate::api::tenant(&admin, "acme").await?;
     let app = sqlx::PgPool::connect(&admin_url).await?;
     let campaign = super::campaign(&app, &acme, "spring").await?;

@@ -11,7 +11,7 @@ use postrider_model::{
     Outcome, Why,
     ids::{RunId, TenantId},
 };
-use postrider_store::{limits::Known, outbox::JobHold};
+use postrider_store::campaigns::{limits::Known, outbox::JobHold};
 use tokio::sync::Semaphore;
 
 use super::slow::Slot;

@@ -5,10 +5,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{Timestamp, tz::TimeZone};
 use postrider_model::{
-    limits::{By, Hours},
-    schedule::Zone,
+    campaigns::limits::{By, Hours},
+    jobs::schedule::Zone,
 };
-use postrider_store::jobs::Lead;
+use postrider_store::campaigns::send_jobs::Lead;
 
 use super::{account::Availability, choice::Target, route::Route};
 use crate::campaigns::prepare::Prepared;

@@ -19,7 +19,7 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use jiff::Timestamp;
 use postrider_model::{Message, Why};
-use postrider_store::{jobs::ClaimedJob, limits::PutOff, outbox::PlannedItem};
+use postrider_store::campaigns::{limits::PutOff, outbox::PlannedItem, send_jobs::ClaimedJob};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 

@@ -7,11 +7,11 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use metrics::{Counter, Histogram};
-use postrider_model::{Limits, Outcome, Why, limits::By};
+use postrider_model::{Limits, Outcome, Why, campaigns::limits::By};
 use postrider_providers::{Account, Provider};
-use postrider_store::{
-    jobs::{ClaimedJob, OpenAccount},
+use postrider_store::campaigns::{
     limits::{self, Ask, JobAccount, Turns},
+    send_jobs::{ClaimedJob, OpenAccount},
 };
 use tokio::sync::OwnedSemaphorePermit;
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Instant};
 
 use postrider_model::ids::TenantId;
-use postrider_store::outbox::JobHold;
+use postrider_store::campaigns::outbox::JobHold;
 
 use crate::campaigns::CampaignSettings;
 

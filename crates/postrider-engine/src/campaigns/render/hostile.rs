@@ -10,7 +10,7 @@ use std::{
 };
 
 use postrider_model::{Channel, ids::LeadId};
-use postrider_store::jobs::Lead;
+use postrider_store::campaigns::send_jobs::Lead;
 use serde_json::{json, value::to_raw_value};
 
 use super::{PANICKED, RenderError, Template, builtins};

@@ -27,7 +27,7 @@ use std::{
 
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig};
 use postrider_model::{Channel, Message};
-use postrider_store::jobs::Lead;
+use postrider_store::campaigns::send_jobs::Lead;
 use serde::Deserialize;
 
 /// Maximum number of steps of one part. An endless loop runs out of them.

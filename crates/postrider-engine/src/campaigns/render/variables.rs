@@ -9,7 +9,7 @@ use minijinja::{
     Value,
     value::{Enumerator, Object, Serde},
 };
-use postrider_store::jobs::Lead;
+use postrider_store::campaigns::send_jobs::Lead;
 
 use super::RenderError;
 

@@ -14,14 +14,18 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message, limits::By, schedule::Zone, seal::MasterKey,
+    DoubtClass, Finding, Limits, Manifest, Message, campaigns::limits::By, jobs::schedule::Zone,
+    seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
 use postrider_store::{
     Pool, StoreError,
-    doubts::Resolution,
-    jobs, pool,
-    resolving::{self, AccountRef, ClaimedDoubt, PutOff, Turn},
+    campaigns::{
+        doubts::Resolution,
+        resolving::{self, AccountRef, ClaimedDoubt, PutOff, Turn},
+        send_jobs,
+    },
+    postgres::pool,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -249,7 +253,7 @@ impl Shared {
         tracing::info!(item.id = %id, run.id = %claimed.run_id, "the resolver settled {id} as {status}: {evidence}");
         // The item's send job may be able to end now. A lost hint costs a poll interval.
         let mut transaction = pool::begin(&self.pool).await?;
-        jobs::hint(&mut transaction).await?;
+        send_jobs::hint(&mut transaction).await?;
         pool::commit(transaction).await
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use postrider_model::DoubtClass;
 use postrider_providers::Adapters;
-use postrider_store::doubts::Doubt;
+use postrider_store::campaigns::doubts::Doubt;
 use serde::Serialize;
 
 /// The way in which an item in doubt will be settled.

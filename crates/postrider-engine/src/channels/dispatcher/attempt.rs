@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use postrider_model::{DoubtClass, Finding, Outcome, ids::ProviderAccountId, seal::MasterKey};
 use postrider_providers::{Account, Adapters, Provider};
 use postrider_store::{
-    Pool, crash_point,
-    replies::{self, AccountVersion, ClaimedReply, Verdict},
+    Pool,
+    channels::replies::{self, AccountVersion, ClaimedReply, Verdict},
+    crash_point,
 };
 
 use super::{

@@ -17,8 +17,8 @@
 
 use std::time::Duration;
 
-use postrider_model::{DoubtClass, Finding, Outcome, chat::RetrySchedule};
-use postrider_store::replies::Verdict;
+use postrider_model::{DoubtClass, Finding, Outcome, channels::RetrySchedule};
+use postrider_store::channels::replies::Verdict;
 
 use super::lane::AccountSignal;
 

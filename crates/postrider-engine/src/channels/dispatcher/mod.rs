@@ -16,15 +16,15 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    chat::RetrySchedule,
+    channels::RetrySchedule,
     ids::{ProviderAccountId, TenantId},
     seal::MasterKey,
 };
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
-    replies::{self, ClaimedReply, Room},
-    wakeups::Wakeups,
+    channels::replies::{self, ClaimedReply, Room},
+    postgres::wakeups::Wakeups,
 };
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;

@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use postrider_model::{
-    chat::ReplyStatus,
+    channels::ReplyStatus,
     ids::{ChannelMessageId, OutboxId},
 };
 use postrider_store::{
     Pool, StoreError,
-    replies::{self, ClaimedReply, SettledReply, Verdict},
+    channels::replies::{self, ClaimedReply, SettledReply, Verdict},
 };
 use uuid::Uuid;
 

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use postrider_store::{
     Pool, StoreError,
-    messages::{self, Expired},
-    pool, replies,
+    channels::{
+        messages::{self, Expired},
+        replies,
+    },
+    postgres::pool,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

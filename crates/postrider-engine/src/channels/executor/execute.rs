@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use postrider_model::{
-    chat::Reply,
+    channels::Reply,
     ids::{ChannelMessageId, ProviderAccountId},
 };
 use postrider_providers::{GuardedClient, agent::Agent};
-use postrider_store::{
+use postrider_store::channels::{
     executors::{self, Kind},
     messages::Execution,
 };

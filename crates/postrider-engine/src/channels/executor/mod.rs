@@ -17,15 +17,18 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
 use postrider_model::{
-    chat::{Reply, TEXT_BYTES_MAX},
+    channels::{Reply, TEXT_BYTES_MAX},
     error_chain,
     seal::MasterKey,
 };
 use postrider_providers::GuardedClient;
 use postrider_store::{
-    Pool, StoreError, executors,
-    messages::{self, Execution},
-    pool,
+    Pool, StoreError,
+    channels::{
+        executors,
+        messages::{self, Execution},
+    },
+    postgres::pool,
 };
 
 pub use self::execute::{Echo, ExecuteError, Executor, HttpAgent, Request};

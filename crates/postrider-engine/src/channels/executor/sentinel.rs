@@ -2,8 +2,11 @@
 
 use postrider_providers::{GuardedClient, agent::SentinelDecision};
 use postrider_store::{
-    Pool, executors,
-    messages::{self, Execution},
+    Pool,
+    channels::{
+        executors,
+        messages::{self, Execution},
+    },
 };
 
 use super::{ExecuteError, Request, execute::agent, step};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use postrider_store::{
     Pool, StoreError,
     events::{self, Completion, Recorded},
-    pool,
+    postgres::pool,
 };
 use tokio::sync::OwnedSemaphorePermit;
 

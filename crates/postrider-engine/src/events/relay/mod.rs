@@ -23,8 +23,7 @@ use postrider_model::{EventSink, Pattern};
 use postrider_store::{
     Pool, StoreError,
     events::{self, Claimed},
-    pool,
-    wakeups::Wakeups,
+    postgres::{pool, wakeups::Wakeups},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use postrider_model::{RegisteredSink, SinkSet, sink_set::SameName};
+use postrider_model::{RegisteredSink, SinkSet, events::sink_set::SameName};
 use postrider_store::{
-    Pool, StoreError, pool,
-    sinks::{self, Registered},
+    Pool, StoreError,
+    events::sinks::{self, Registered},
+    postgres::pool,
 };
 
 use super::Route;

@@ -7,8 +7,8 @@
 //! | `retry-rate` | a larger share of the runs of the last 24 hours was retried | `retry_rate_max`: 0.1 |
 
 use async_trait::async_trait;
-use postrider_model::job::AlertRules;
-use postrider_store::{Pool, alerts};
+use postrider_model::jobs::AlertRules;
+use postrider_store::{Pool, jobs::alerts};
 use serde_json::Value;
 
 use super::{Function, FunctionError, Invoked, passing, read, to_value};

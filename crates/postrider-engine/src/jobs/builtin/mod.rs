@@ -12,11 +12,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use postrider_model::seal::MasterKey;
 use postrider_providers::Adapters;
-use postrider_store::{Pool, StoreError, alerts};
+use postrider_store::{Pool, StoreError, jobs::alerts};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use postrider_model::job::DETECT_ALERTS;
+pub use postrider_model::jobs::DETECT_ALERTS;
 
 use self::{detect_alerts::DetectAlerts, notifications::ProcessAlertNotifications};
 use super::{Function, FunctionError, Functions, Invoked};

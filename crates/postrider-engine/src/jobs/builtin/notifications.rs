@@ -21,10 +21,10 @@ use postrider_model::{
 use postrider_providers::{Account, Adapters, Provider};
 use postrider_store::{
     Pool, StoreError,
-    accounts::{self, ProviderAccount},
-    notifications::{self, DoubtfulNotification, News, NotificationCall, Recipient, Verdict},
-    pool,
-    replies::{self, AccountVersion},
+    channels::replies::{self, AccountVersion},
+    jobs::notifications::{self, DoubtfulNotification, News, NotificationCall, Recipient, Verdict},
+    postgres::pool,
+    tenancy::accounts::{self, ProviderAccount},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -15,7 +15,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use postrider_model::ids::{OutboxId, TenantId};
-use postrider_store::installation::Observed;
+use postrider_store::tenancy::installation::Observed;
 use uuid::Uuid;
 
 use super::Record;

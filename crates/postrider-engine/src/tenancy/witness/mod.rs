@@ -28,10 +28,12 @@ use std::{
 use jiff::Timestamp;
 use postrider_store::{
     Pool, StoreError,
-    fence::{Fence, Note},
-    installation::{self, Known, Observed},
-    pool,
-    witness::WitnessDatabase,
+    postgres::pool,
+    tenancy::{
+        fence::{Fence, Note},
+        installation::{self, Known, Observed},
+        witness::WitnessDatabase,
+    },
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

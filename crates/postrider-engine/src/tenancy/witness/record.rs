@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use postrider_model::ids::{OutboxId, TenantId};
-use postrider_store::installation::{Known, Observed};
+use postrider_store::tenancy::installation::{Known, Observed};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -139,7 +139,7 @@ fn position(lsn: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use postrider_store::installation::Epoch;
+    use postrider_store::tenancy::installation::Epoch;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Who is let in, by every operation.
 
 use postrider_model::tenancy::Role;
-use postrider_store::{keys, pool};
+use postrider_store::{postgres::pool, tenancy::keys};
 
 use super::Duel;
 

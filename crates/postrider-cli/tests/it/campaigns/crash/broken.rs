@@ -9,7 +9,11 @@ use postrider_model::{Manifest, Message, Outcome};
 use postrider_providers::{
     Account, Adapter, Adapters, GuardedClient, InvalidAccount, Limits, Policy, Provider,
 };
-use postrider_store::{Reservation, jobs, pool, wakeups};
+use postrider_store::{
+    Reservation,
+    campaigns::send_jobs,
+    postgres::{pool, wakeups},
+};
 use serde_json::json;
 use sqlx::{PgPool, Row, postgres::PgRow};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +63,7 @@ async fn retry_unknown(database: &str, shutdown: CancellationToken) -> anyhow::R
     let settings = || pool::Settings { connections_max: 4, ..Default::default() };
     let (pool, writes) =
         (pool::connect(database, settings()).await?, pool::connect(database, settings()).await?);
-    let (hints, listening) = wakeups::listen(database, jobs::HINT_CHANNEL, shutdown.clone())?;
+    let (hints, listening) = wakeups::listen(database, send_jobs::HINT_CHANNEL, shutdown.clone())?;
     tokio::spawn(listening);
     let settings = CampaignSettings {
         jobs_max: 6,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use postrider_store::pool;
+use postrider_store::postgres::pool;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 

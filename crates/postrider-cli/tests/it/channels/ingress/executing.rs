@@ -1,6 +1,6 @@
 //! Who may have something executed, what an agent may answer, and what becomes of a message when it does not.
 
-use postrider_model::{chat::Sentinel, tenancy::Role};
+use postrider_model::{channels::Sentinel, tenancy::Role};
 use serde_json::{Value, json};
 
 use super::{

@@ -3,16 +3,19 @@
 use std::thread::JoinHandle;
 
 use postrider_model::{
-    chat::Sentinel,
+    channels::Sentinel,
     ids::{ProviderAccountId, TenantId},
     seal::MasterKey,
     tenancy::Role,
 };
 use postrider_store::{
-    Pool, accounts,
-    executors::{self, Kind, NewExecutor},
-    links::{self, NewLink},
-    pool,
+    Pool,
+    channels::{
+        executors::{self, Kind, NewExecutor},
+        links::{self, NewLink},
+    },
+    postgres::pool,
+    tenancy::accounts,
 };
 use serde_json::Value;
 

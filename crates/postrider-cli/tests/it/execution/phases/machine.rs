@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postrider_model::campaign::{PhaseKind, PhaseStatus, PhaseTrigger};
+use postrider_model::campaigns::{PhaseKind, PhaseStatus, PhaseTrigger};
 use tokio::sync::Barrier;
 
 use super::{control, delivery, events, external, force, history, published, status};

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use futures::future::try_join_all;
-use postrider_model::{job::Target, lock_key::Grain};
-use postrider_store::job_runs::{Acquired, HINT_CHANNEL};
+use postrider_model::jobs::{Target, lock_key::Grain};
+use postrider_store::jobs::runs::{Acquired, HINT_CHANNEL};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -15,7 +15,7 @@ use postrider_engine::{
 };
 use postrider_model::ids::TenantId;
 use postrider_providers::{GuardedClient, Policy, function::LIMITS};
-use postrider_store::job_runs::ENDS_CHANNEL;
+use postrider_store::jobs::runs::ENDS_CHANNEL;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;

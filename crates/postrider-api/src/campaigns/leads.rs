@@ -1,0 +1,192 @@
+//! Leads: import, list, show, suppress.
+
+mod import;
+mod spool;
+
+use axum::{Json, extract::State};
+use jiff::Timestamp;
+use postrider_model::{
+    campaigns::audience::REASON_BYTES_MAX,
+    ids::{LeadId, WorkspaceId},
+};
+use postrider_store::{
+    campaigns::leads::{self, Filter, Lead},
+    postgres::pool,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+pub(crate) use self::import::{__path_import, import};
+use crate::{
+    App,
+    common::{
+        auth::{Operator, Viewer},
+        body::{Body, Path, Query},
+        error::{ApiError, ApiResult},
+        paging::{self, Page},
+    },
+};
+
+/// A person whom campaigns address.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Lead)]
+pub(crate) struct LeadBody {
+    id: Uuid,
+    workspace_id: Uuid,
+    /// Its id in the system that it came from.
+    external_id: Option<String>,
+    email: Option<String>,
+    /// As E.164.
+    phone: Option<String>,
+    /// An IANA name.
+    timezone: Option<String>,
+    /// Further attributes; templates use them by their names.
+    #[schema(value_type = Object)]
+    attributes: Box<RawValue>,
+    /// Time of its suppression, if it is suppressed.
+    suppressed_at: Option<Timestamp>,
+    suppression_reason: Option<String>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<Lead> for LeadBody {
+    fn from(lead: Lead) -> Self {
+        Self {
+            id: lead.id.0,
+            workspace_id: lead.workspace_id.0,
+            external_id: lead.external_id,
+            email: lead.email,
+            phone: lead.phone,
+            timezone: lead.timezone,
+            attributes: lead.attributes,
+            suppressed_at: lead.suppressed_at,
+            suppression_reason: lead.suppression_reason,
+            created_at: lead.created_at,
+            updated_at: lead.updated_at,
+        }
+    }
+}
+
+/// Filters for the list of leads. Texts are compared letter for letter.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct LeadQuery {
+    /// Only those on the list of this name.
+    list: Option<String>,
+    /// Only suppressed leads, or only the others.
+    suppressed: Option<bool>,
+    /// Only with this address.
+    email: Option<String>,
+    /// Only with this number, as E.164.
+    #[param(example = "+4930901820")]
+    phone: Option<String>,
+    /// Only with this id in the system that they came from.
+    external_id: Option<String>,
+    /// Only of this workspace.
+    workspace_id: Option<Uuid>,
+    /// Maximum number of items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
+/// The tenant's leads, newest first.
+#[utoipa::path(
+    get,
+    path = "/leads",
+    operation_id = "list_leads",
+    tag = "audience and content",
+    params(LeadQuery),
+    responses((status = 200, description = "A page of leads", body = Page<LeadBody>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Query(query): Query<LeadQuery>,
+) -> ApiResult<Json<Page<LeadBody>>> {
+    let size = paging::size(query.limit)?;
+    let after: Option<LeadId> = paging::decode(query.cursor.as_deref())?;
+    let filter = Filter {
+        workspace: query.workspace_id.map(WorkspaceId),
+        list: query.list,
+        suppressed: query.suppressed,
+        email: query.email,
+        phone: query.phone.map(with_plus),
+        external_id: query.external_id,
+    };
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let rows = leads::page(&mut transaction, caller.tenant_id, &filter, after, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |lead| lead.id, LeadBody::from)))
+}
+
+/// In a query a plus that is not escaped means a space, and every number begins with one.
+fn with_plus(phone: String) -> String {
+    match phone.strip_prefix(' ') {
+        Some(digits) => format!("+{digits}"),
+        None => phone,
+    }
+}
+
+/// One lead.
+#[utoipa::path(
+    get,
+    path = "/leads/{id}",
+    operation_id = "get_lead",
+    tag = "audience and content",
+    params(("id" = Uuid, Path, description = "The lead's id")),
+    responses((status = 200, description = "The lead", body = LeadBody)),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<LeadId>,
+) -> ApiResult<Json<LeadBody>> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
+    pool::commit(transaction).await?;
+    found.map(|lead| Json(lead.into())).ok_or(ApiError::NotFound("lead"))
+}
+
+/// The suppression of a lead.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Suppression {
+    /// Reason, kept with the lead and with every item that is left out because of it.
+    #[schema(min_length = 1, max_length = 255, pattern = r"\S", example = "unsubscribed")]
+    reason: String,
+}
+
+/// Suppresses a lead: nothing more is sent to it, nor to another lead with the same address. The reason of the first request stays.
+#[utoipa::path(
+    post,
+    path = "/leads/{id}/suppress",
+    operation_id = "suppress_lead",
+    tag = "audience and content",
+    params(("id" = Uuid, Path, description = "The lead's id")),
+    request_body = Suppression,
+    responses((status = 200, description = "The lead, suppressed", body = LeadBody)),
+)]
+pub(crate) async fn suppress(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Path(id): Path<LeadId>,
+    Body { value: Suppression { reason }, .. }: Body<Suppression>,
+) -> ApiResult<Json<LeadBody>> {
+    if reason.trim().is_empty() || reason.len() > REASON_BYTES_MAX {
+        let problem = format!("say in 1 to {REASON_BYTES_MAX} bytes why nothing may be sent any more");
+        return Err(ApiError::unprocessable("reason", problem));
+    }
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    leads::suppress(&mut transaction, caller.tenant_id, id, &reason, &caller.actor()).await?;
+    let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
+    let lead = found.ok_or(ApiError::NotFound("lead"))?;
+    pool::commit(transaction).await?;
+    Ok(Json(lead.into()))
+}

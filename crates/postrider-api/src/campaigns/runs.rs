@@ -1,0 +1,231 @@
+//! Runs: list, show, their items, their launch certificate, their trace.
+
+mod bodies;
+
+use axum::{Json, extract::State};
+use postrider_model::{
+    campaigns::{ItemStatus, RunStatus},
+    ids::{CampaignId, OutboxId, RunId, TenantId},
+};
+use postrider_store::{
+    PgConnection,
+    campaigns::{
+        self, RunState,
+        items::{self, State as InState},
+        runs::{self, Filter, Run},
+        trace::{self, Subject},
+    },
+    postgres::pool,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use uuid::Uuid;
+
+use self::bodies::{CertificateBody, ItemBody, RunBody, RunWithProgress, TraceBody};
+use crate::common::{paging::by_age, words};
+use crate::{
+    App,
+    common::{
+        auth::Viewer,
+        body::{Path, Query},
+        error::{ApiError, ApiResult},
+        paging::{self, Page},
+    },
+};
+
+/// Default maximum of the jobs, items and lines of a trace, each.
+const TRACE_SIZE: u32 = 200;
+/// The largest maximum that a caller may set.
+const TRACE_SIZE_MAX: u32 = 1_000;
+
+/// Filters for the list of runs.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RunQuery {
+    /// Only of this campaign.
+    campaign_id: Option<Uuid>,
+    /// Only those in this state.
+    #[param(value_type = Option<words::RunStatus>)]
+    status: Option<RunStatus>,
+    /// Maximum number of items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
+/// The tenant's runs, newest first.
+#[utoipa::path(
+    get,
+    path = "/runs",
+    operation_id = "list_runs",
+    tag = "runs",
+    params(RunQuery),
+    responses((status = 200, description = "A page of runs", body = Page<RunBody>)),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Query(query): Query<RunQuery>,
+) -> ApiResult<Json<Page<RunBody>>> {
+    let size = paging::size(query.limit)?;
+    let after = by_age::<RunId>(query.cursor.as_deref())?;
+    let filter = Filter { campaign: query.campaign_id.map(CampaignId), status: query.status };
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let rows = runs::page(&mut transaction, caller.tenant_id, filter, after, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from)))
+}
+
+/// One run with its progress.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}",
+    operation_id = "get_run",
+    tag = "runs",
+    params(("id" = Uuid, Path, description = "The run's id")),
+    responses((status = 200, description = "The run", body = RunWithProgress)),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<RunId>,
+) -> ApiResult<Json<RunWithProgress>> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let found = campaigns::run_states(&mut transaction, caller.tenant_id, &[id]).await?.remove(&id);
+    pool::commit(transaction).await?;
+    let RunState { run, progress, waiting } = found.ok_or(ApiError::NotFound("run"))?;
+    Ok(Json(RunWithProgress::of(run, progress, waiting)))
+}
+
+/// Filters for the list of items.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ItemQuery {
+    /// Only those in this state.
+    #[param(inline, value_type = Option<words::ItemState>)]
+    status: Option<ItemState>,
+    /// Maximum number of items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
+/// Filter for the state of items.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ItemState {
+    Queued,
+    Sent,
+    Called,
+    Posted,
+    Failed,
+    Skipped,
+    InDoubt,
+}
+
+impl From<ItemState> for InState {
+    fn from(state: ItemState) -> Self {
+        match state {
+            ItemState::Queued => Self::Is(ItemStatus::Queued),
+            ItemState::Sent => Self::Is(ItemStatus::Sent),
+            ItemState::Called => Self::Is(ItemStatus::Called),
+            ItemState::Posted => Self::Is(ItemStatus::Posted),
+            ItemState::Failed => Self::Is(ItemStatus::Failed),
+            ItemState::Skipped => Self::Is(ItemStatus::Skipped),
+            ItemState::InDoubt => Self::InDoubt,
+        }
+    }
+}
+
+/// The items of a run that were reserved, in the order of its jobs. An item that no worker has reserved is not in the list.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}/items",
+    operation_id = "list_run_items",
+    tag = "runs",
+    params(("id" = Uuid, Path, description = "The run's id"), ItemQuery),
+    responses((status = 200, description = "A page of items", body = Page<ItemBody>)),
+)]
+pub(crate) async fn list_items(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<RunId>,
+    Query(query): Query<ItemQuery>,
+) -> ApiResult<Json<Page<ItemBody>>> {
+    let size = paging::size(query.limit)?;
+    let after: Option<(i32, OutboxId)> = paging::decode(query.cursor.as_deref())?;
+    let state = query.status.map(InState::from);
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    find(&mut transaction, caller.tenant_id, id).await?;
+    let rows = items::page(&mut transaction, caller.tenant_id, id, state, after, size + 1).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(Page::of(rows, size, |item| (item.job_position, item.id), ItemBody::from)))
+}
+
+/// The launch certificate: whether the run and every intended item have come to an end and no second call is possible, with the
+/// counts that show it.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}/launch",
+    operation_id = "get_run_launch",
+    tag = "runs",
+    params(("id" = Uuid, Path, description = "The run's id")),
+    responses((status = 200, description = "The certificate", body = CertificateBody)),
+)]
+pub(crate) async fn launch(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<RunId>,
+) -> ApiResult<Json<CertificateBody>> {
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    find(&mut transaction, caller.tenant_id, id).await?;
+    let certificate = runs::verify(&mut transaction, caller.tenant_id, id).await?;
+    pool::commit(transaction).await?;
+    Ok(Json(certificate.into()))
+}
+
+/// Size of a trace.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TraceQuery {
+    /// Maximum number of jobs, items and lines of the log, each. Those that may need a person come first.
+    #[param(minimum = 1, maximum = 1000, default = 200)]
+    limit: Option<u32>,
+}
+
+/// Shows the trace of a run: its jobs, their items, and the log.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}/trace",
+    operation_id = "get_run_trace",
+    tag = "runs",
+    params(("id" = Uuid, Path, description = "The run's id"), TraceQuery),
+    responses((status = 200, description = "The trace", body = TraceBody)),
+)]
+pub(crate) async fn trace(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<RunId>,
+    Query(query): Query<TraceQuery>,
+) -> ApiResult<Json<TraceBody>> {
+    let limit = query.limit.unwrap_or(TRACE_SIZE);
+    if !(1..=TRACE_SIZE_MAX).contains(&limit) {
+        return Err(ApiError::invalid("limit", format!("must lie between 1 and {TRACE_SIZE_MAX}")));
+    }
+    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let mut told = trace::read(&mut transaction, caller.tenant_id, Subject::Run(id), limit.into()).await?;
+    pool::commit(transaction).await?;
+    let run = told.runs.pop().ok_or(ApiError::NotFound("run"))?;
+    Ok(Json(TraceBody::of(run, told.audit, told.audit_left_out)))
+}
+
+async fn find(connection: &mut PgConnection, tenant: TenantId, id: RunId) -> ApiResult<Run> {
+    runs::find(connection, tenant, id).await?.ok_or(ApiError::NotFound("run"))
+}

@@ -1,0 +1,20 @@
+//! API keys, accounts and the audit logs.
+
+pub(crate) mod accounts;
+pub(crate) mod audit;
+pub(crate) mod keys;
+
+use postrider_model::ids::{TenantId, WorkspaceId};
+use postrider_store::{PgConnection, tenancy::tenants};
+
+use crate::common::error::{ApiError, ApiResult};
+
+/// The workspace of a new resource: the one that is named, or the tenant's first.
+pub(crate) async fn workspace(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    wanted: Option<WorkspaceId>,
+) -> ApiResult<WorkspaceId> {
+    let found = tenants::workspace(connection, tenant, wanted).await?;
+    found.ok_or_else(|| ApiError::unprocessable("workspace_id", "there is no such workspace"))
+}

@@ -1,0 +1,244 @@
+//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`: controls of a phase.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use postrider_model::{
+    campaigns::{PhaseStatus, PhaseTrigger},
+    ids::TenantId,
+};
+use postrider_store::{
+    Pool,
+    campaigns::{
+        self, Campaign, PhaseState,
+        phases::{self, Control, Controlled, Standing},
+        send_jobs,
+    },
+    postgres::pool,
+    tenancy::tenants::Tenant,
+};
+
+use super::target;
+use crate::{
+    cli::{ForTenant, actor, ask, output, with_installation},
+    config::Config,
+    installation::Installation,
+};
+
+#[derive(Args)]
+pub struct ControlArgs {
+    #[command(flatten)]
+    of: ForTenant,
+    /// The campaign, by name or id
+    campaign: String,
+    /// Control this phase [default: the only phase that allows the command]
+    #[arg(long, value_name = "PHASE")]
+    phase: Option<String>,
+    /// Refuse unless the phase is in this state, or already in the state that the command sets
+    #[arg(long, value_name = "STATE", value_parser = |text: &str| text.parse::<PhaseStatus>())]
+    expected_state: Option<PhaseStatus>,
+    /// Record this reason in the history
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct RerunArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+    /// Send second messages without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Whether a command may send second messages without a question.
+#[derive(Clone, Copy)]
+enum SecondMessages {
+    Ask,
+    Allow,
+}
+
+pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    control(trigger, &args, SecondMessages::Allow, config).await
+}
+
+pub async fn rerun(args: RerunArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    let second_messages = if args.yes { SecondMessages::Allow } else { SecondMessages::Ask };
+    control(PhaseTrigger::Rerun, &args.control, second_messages, config).await
+}
+
+async fn control(
+    trigger: PhaseTrigger,
+    args: &ControlArgs,
+    second_messages: SecondMessages,
+    config: &Config,
+) -> anyhow::Result<ExitCode> {
+    with_installation(config, async |installation| {
+        let pool = installation.admin_pool().await?;
+        let (tenant, campaign, phase) = find(trigger, args, &pool, installation).await?;
+        let actor = actor();
+        let control = Control {
+            campaign: campaign.id,
+            phase: &phase,
+            trigger,
+            expected: args.expected_state,
+            reason: args.reason.as_deref(),
+            actor: &actor,
+        };
+        let controlled = match second_messages {
+            SecondMessages::Allow => phases::control(&pool, tenant.id, control).await?,
+            SecondMessages::Ask => control_if_confirmed(&pool, tenant.id, control).await?,
+        };
+        let (changed, standing) = match controlled {
+            Controlled::Changed(standing) => (true, standing),
+            Controlled::Unchanged(standing) => (false, standing),
+            Controlled::Conflict { standing, reason } => {
+                anyhow::bail!("phase `{phase}`: {reason}; {}", may_be(&standing))
+            }
+            Controlled::Unknown { reason } => {
+                anyhow::bail!("{reason}; `postrider campaign status` lists campaigns and their phases")
+            }
+        };
+        if changed {
+            // After the commit, so that the workers find the jobs when they wake up.
+            let mut hinting = pool::begin(&pool).await?;
+            send_jobs::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+        }
+        print(args, &campaign, &phase, changed, &standing)?;
+        Ok(ExitCode::SUCCESS)
+    })
+    .await
+}
+
+/// Counts the second messages in a transaction that is rolled back, asks, and applies the control unless the count has grown.
+async fn control_if_confirmed(
+    pool: &Pool,
+    tenant: TenantId,
+    control: Control<'_>,
+) -> anyhow::Result<Controlled> {
+    const UNCHANGED: &str = "nothing was sent";
+    let count = |controlled: &Controlled| match controlled {
+        Controlled::Changed(standing) => standing.second_messages.unwrap_or_default(),
+        _ => 0,
+    };
+    let mut trial = pool::begin_as(pool, tenant).await?;
+    let second = count(&phases::apply(&mut trial, tenant, control).await?);
+    // No lock is held while the command waits for the answer.
+    pool::rollback(trial).await?;
+    if second > 0 {
+        let people = if second == 1 { "1 person gets".to_owned() } else { format!("{second} people get") };
+        ask::confirm(false, &format!("{people} this message a second time, or may"), UNCHANGED)?;
+    }
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    let controlled = phases::apply(&mut transaction, tenant, control).await?;
+    let now = count(&controlled);
+    anyhow::ensure!(
+        now <= second,
+        "by now {now} people would get this message a second time, not {second}; {UNCHANGED}; run the command again"
+    );
+    pool::commit(transaction).await?;
+    Ok(controlled)
+}
+
+async fn find(
+    trigger: PhaseTrigger,
+    args: &ControlArgs,
+    pool: &Pool,
+    installation: &Installation,
+) -> anyhow::Result<(Tenant, Campaign, String)> {
+    let (mut transaction, tenant) = args.of.begin(pool, installation).await?;
+    let campaign = target::campaign(&mut transaction, tenant.id, &args.campaign).await?;
+    let phase = match &args.phase {
+        Some(phase) => phase.clone(),
+        None => the_one(trigger, &campaigns::status(&mut transaction, tenant.id, campaign.id).await?)?,
+    };
+    Ok((tenant, campaign, phase))
+}
+
+/// The only phase that allows the trigger; or the only one already in its target state, so that a repeated command is no error.
+fn the_one(trigger: PhaseTrigger, phases: &[PhaseState]) -> anyhow::Result<String> {
+    let can: Vec<&PhaseState> = phases
+        .iter()
+        .filter(|phase| phase.status.allowed(phase.kind).any(|allowed| allowed == trigger))
+        .collect();
+    let there: Vec<&PhaseState> =
+        phases.iter().filter(|phase| phase.status == trigger.goal() && trigger.is_for(phase.kind)).collect();
+    // Phases start in their order.
+    let first = (trigger == PhaseTrigger::Start && there.is_empty()).then(|| can.first()).flatten();
+    let one = match (can.as_slice(), there.as_slice()) {
+        _ if first.is_some() => first,
+        ([one], _) | ([], [one]) => Some(one),
+        _ => None,
+    };
+    one.map(|phase| phase.phase.clone()).with_context(|| {
+        let stand = phases.iter().map(|phase| format!("{} is {}", phase.phase, phase.status));
+        format!("cannot choose the phase; name one with --phase: {}", stand.collect::<Vec<_>>().join(", "))
+    })
+}
+
+fn may_be(standing: &Standing) -> String {
+    let allowed: Vec<&str> = standing.status.allowed(standing.kind).map(PhaseTrigger::as_str).collect();
+    match allowed.as_slice() {
+        [] => "no command can change the phase now".to_owned(),
+        allowed => format!("it can: {}", allowed.join(", ")),
+    }
+}
+
+fn print(
+    args: &ControlArgs,
+    campaign: &Campaign,
+    phase: &str,
+    changed: bool,
+    standing: &Standing,
+) -> anyhow::Result<()> {
+    if args.json {
+        return output::json(&serde_json::json!({
+            "campaign_id": campaign.id,
+            "phase": phase,
+            "status": standing.status,
+            "changed": changed,
+            "sequence": standing.sequence,
+            "run_id": standing.run_id,
+            "items": standing.items,
+            "second_messages": standing.second_messages,
+            "in_flight": standing.in_flight,
+        }));
+    }
+    output::line(standing.status)?;
+    if !changed {
+        message!(
+            "phase `{phase}` of `{}` was {} already; nothing was changed",
+            campaign.name,
+            standing.status
+        );
+    } else {
+        message!(
+            "phase `{phase}` of `{}` is {} (event {})",
+            campaign.name,
+            standing.status,
+            standing.sequence
+        );
+    }
+    match standing.in_flight {
+        Some(0) => message!("no call is in progress, and no item is reserved any more"),
+        Some(1) => message!("1 call in progress finishes and is recorded; no item is reserved any more"),
+        Some(count) => {
+            message!("{count} calls in progress finish and are recorded; no item is reserved any more");
+        }
+        None => {}
+    }
+    if let Some(count) = standing.second_messages {
+        message!(
+            "{count} of {} items go to people who got this message before, or may have",
+            standing.items.unwrap_or_default()
+        );
+    } else if changed && let (Some(run), Some(items)) = (standing.run_id, standing.items) {
+        message!("run {} has {items} items", run.0);
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! `postrider in-doubt`: items that may or may not have been sent.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::{Subcommand, ValueEnum};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
+use postrider_model::{Span, ids::OutboxId};
+use postrider_providers::Adapters;
+use postrider_store::{
+    campaigns::{
+        doubts::{self, Doubt, Doubts, Resolution},
+        send_jobs,
+    },
+    postgres::pool,
+};
+use serde::Serialize;
+
+use crate::cli::{ForTenant, actor, output, with_installation};
+use crate::{config::Config, installation::Installation, wire};
+
+#[derive(Subcommand)]
+pub enum InDoubtCommand {
+    /// List items in doubt, the longest reserved first
+    List {
+        #[command(flatten)]
+        of: ForTenant,
+        /// List at most this many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Resolve an item with the outcome that you found at the provider
+    ///
+    /// `--as sent` is accepted at once. `--as failed` is accepted only after the quiet time, when the message cannot arrive any
+    /// more. An item is never reopened: a new run sends again.
+    Resolve {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The item, as `in-doubt list` shows it
+        item: OutboxId,
+        /// Resolve the item with this outcome
+        #[arg(long = "as", value_enum)]
+        resolved_as: ResolvedAs,
+        /// Explain how you know; the note is kept in the audit log
+        #[arg(long)]
+        note: String,
+        /// Record the provider's id of the message, if it was sent
+        #[arg(long, value_name = "ID")]
+        message_id: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ResolvedAs {
+    /// The provider accepted the message
+    Sent,
+    /// The provider never received the message
+    Failed,
+}
+
+pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<ExitCode> {
+    // The input is checked before the database is opened.
+    if let InDoubtCommand::Resolve { resolved_as, note, message_id, .. } = &command {
+        anyhow::ensure!(
+            !note.trim().is_empty(),
+            "--note is empty; explain how you know the outcome of the item"
+        );
+        anyhow::ensure!(
+            *resolved_as == ResolvedAs::Sent || message_id.is_none(),
+            "--message-id belongs to an item that was sent; leave it out, or resolve --as sent"
+        );
+    }
+    let adapters = wire::adapters(config)?;
+    with_installation(config, async |installation| act(command, installation, &adapters).await).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn act(
+    command: InDoubtCommand,
+    installation: &Installation,
+    adapters: &Adapters,
+) -> anyhow::Result<()> {
+    let pool = installation.admin_pool().await?;
+    match command {
+        InDoubtCommand::List { of, limit, json } => {
+            let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+            let doubts = doubts::list(&mut transaction, tenant.id, limit).await?;
+            if json { show_json(&doubts, adapters) } else { show(&doubts, adapters) }
+        }
+        InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
+            let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+            let resolution = match resolved_as {
+                ResolvedAs::Sent => Resolution::Sent { message_id: message_id.as_deref() },
+                ResolvedAs::Failed => Resolution::Failed,
+            };
+            let status =
+                doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
+            pool::commit(transaction).await?;
+            // The job of the item may have waited only for this item.
+            let mut hinting = pool::begin(&pool).await?;
+            send_jobs::hint(&mut hinting).await?;
+            pool::commit(hinting).await?;
+            if json {
+                return output::json(&serde_json::json!({ "id": item, "status": status }));
+            }
+            message!("{item} is now {status}");
+            Ok(())
+        }
+    }
+}
+
+/// A doubt for programs. `settled_by` is what the table shows; `is_for_person` is derived from it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    doubt: &'a Doubt,
+    settled_by: SettledBy,
+    is_for_person: bool,
+}
+
+fn show_json(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
+    let shown = doubts.items.iter().map(|doubt| {
+        let settled_by = settled_by(doubt, adapters);
+        Shown { doubt, settled_by, is_for_person: settled_by == SettledBy::Person }
+    });
+    output::json(&shown.collect::<Vec<_>>())
+}
+
+fn show(doubts: &Doubts, adapters: &Adapters) -> anyhow::Result<()> {
+    let rows = doubts.items.iter().map(|doubt| row(doubt, settled_by(doubt, adapters))).collect();
+    output::table(
+        ["item", "campaign", "phase", "recipient", "provider", "for", "quiet", "settled by", "reason"],
+        rows,
+        "no item is in doubt",
+    )?;
+    let shown = i64::try_from(doubts.items.len()).unwrap_or(i64::MAX);
+    if shown < doubts.total {
+        message!("{shown} of {} items are shown; --limit shows more", doubts.total);
+    }
+    if shown > 0 {
+        message!(
+            "for items that a person settles: check at the provider, then `postrider in-doubt resolve ITEM --as sent|failed --note …`; \
+             --as failed only after the quiet time"
+        );
+    }
+    Ok(())
+}
+
+fn row(doubt: &Doubt, settled_by: SettledBy) -> [String; 9] {
+    let dash = || "-".to_owned();
+    let quiet =
+        if doubt.is_quiet { "yes".to_owned() } else { format!("from {}", output::time(doubt.quiet_until)) };
+    [
+        doubt.id.to_string(),
+        doubt.campaign.clone(),
+        doubt.phase.clone(),
+        doubt.recipient.clone().unwrap_or_else(dash),
+        doubt.provider.clone(),
+        Span(Duration::from_secs(doubt.age_seconds.max(0).unsigned_abs())).to_string(),
+        quiet,
+        settled_by.to_string(),
+        match &doubt.note {
+            Some(note) => format!("{}; {note}", doubt.reason),
+            None => doubt.reason.clone(),
+        },
+    ]
+}

@@ -1,0 +1,7 @@
+//! `postrider tenants`, `keys`, `master-key`, `accounts` and `adopt`.
+
+pub mod accounts;
+pub mod adopt;
+pub mod keys;
+pub mod master_key;
+pub mod tenants;

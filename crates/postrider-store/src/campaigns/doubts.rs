@@ -1,0 +1,181 @@
+//! Items in doubt: they were reserved, and the provider may or may not have acted.
+
+use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
+use postrider_model::{
+    Channel, IdempotencyKey,
+    campaigns::ItemStatus,
+    ids::{CampaignId, JobId, OutboxId, RunId, TenantId},
+};
+use serde::Serialize;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::{
+    StoreError,
+    postgres::{unprepared::unprepared, values::word},
+};
+
+/// An item in doubt.
+#[derive(Debug, Clone, Serialize)]
+pub struct Doubt {
+    /// Its id.
+    pub id: OutboxId,
+    /// Its run.
+    pub run_id: RunId,
+    /// Its job.
+    pub job_id: JobId,
+    /// Its campaign.
+    pub campaign_id: CampaignId,
+    /// Name of the campaign.
+    pub campaign: String,
+    /// The name of the phase.
+    pub phase: String,
+    /// How the person is reached.
+    pub channel: Channel,
+    /// The vendor that was called.
+    pub provider: String,
+    /// The lead, or the post.
+    pub recipient_id: Option<Uuid>,
+    /// The address.
+    pub recipient: Option<String>,
+    /// Idempotency key of the call.
+    pub idempotency_key: IdempotencyKey,
+    /// Worker that reserved it.
+    pub reserved_by: Option<String>,
+    /// Attempt of its job that reserved it.
+    pub attempt: Option<i32>,
+    /// Time of the reservation.
+    pub reserved_at: Timestamp,
+    /// Time since which it is in doubt.
+    pub doubted_since: Timestamp,
+    /// The age of the doubt in seconds, by the database's clock.
+    pub age_seconds: i64,
+    /// Time from which on the provider's silence counts as "it was never sent".
+    pub quiet_until: Timestamp,
+    /// Whether that time has come, by the database's clock.
+    pub is_quiet: bool,
+    /// The event that left the item in doubt.
+    pub reason: String,
+    /// Whether the resolver has given up on it. Not serialized: a person also settles what a provider cannot be asked about, so the code
+    /// that shows a doubt computes how it will be settled.
+    #[serde(skip)]
+    pub is_for_person: bool,
+    /// Number of look-ups by the resolver.
+    pub looks: i32,
+    /// Result of the resolver's last look-up.
+    pub note: Option<String>,
+}
+
+/// Items in doubt of one tenant.
+#[derive(Debug)]
+pub struct Doubts {
+    /// The longest reserved first.
+    pub items: Vec<Doubt>,
+    /// Their number, from the beginning of the list.
+    pub total: i64,
+}
+
+/// Lists the items in doubt.
+pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -> Result<Doubts, StoreError> {
+    page(connection, tenant, None, limit).await
+}
+
+/// The items in doubt after a given item, by the time of their reservation, or from the beginning. The time since which an item is in
+/// doubt may still change; the time of its reservation does not.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    after: Option<(Timestamp, OutboxId)>,
+    limit: i64,
+) -> Result<Doubts, StoreError> {
+    let (at, id) = after.unzip();
+    let rows = sqlx::query_file!(
+        "sql/campaigns/list_doubts.sql",
+        tenant.0,
+        limit,
+        at.map(ToSqlx::to_sqlx) as _,
+        id.map(|id| id.0),
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("listing what is in doubt"))?;
+    let total = rows.first().map_or(0, |row| row.total);
+    let items: Result<Vec<Doubt>, StoreError> = rows
+        .into_iter()
+        .map(|row| {
+            Ok(Doubt {
+                id: OutboxId(row.id),
+                run_id: RunId(row.run_id),
+                job_id: JobId(row.job_id),
+                campaign_id: CampaignId(row.campaign_id),
+                campaign: row.campaign,
+                phase: row.phase,
+                channel: word(&row.channel)?,
+                provider: row.provider,
+                recipient_id: row.recipient_id,
+                recipient: row.recipient,
+                idempotency_key: IdempotencyKey::from_row(row.idempotency_key),
+                reserved_by: row.reserved_by,
+                attempt: row.attempt,
+                reserved_at: row.reserved_at.to_jiff(),
+                doubted_since: row.doubted_since.to_jiff(),
+                age_seconds: row.age_seconds,
+                quiet_until: row.quiet_until.to_jiff(),
+                is_quiet: row.is_quiet,
+                reason: row.reason,
+                is_for_person: row.is_for_person,
+                looks: row.looks,
+                note: row.note,
+            })
+        })
+        .collect();
+    Ok(Doubts { items: items?, total })
+}
+
+/// A person's finding about an item in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution<'a> {
+    /// The provider acted. This counts at once.
+    Sent {
+        /// The provider's id of the message, where it is known.
+        message_id: Option<&'a str>,
+    },
+    /// The provider did not act. This counts when the quiet time is over.
+    Failed,
+}
+
+impl<'a> Resolution<'a> {
+    pub(crate) fn words(self) -> (&'static str, Option<&'a str>) {
+        match self {
+            Self::Sent { message_id } => ("sent", message_id),
+            Self::Failed => ("failed", None),
+        }
+    }
+}
+
+/// Settles an item of the tenant, and says what it has become. Its job may be able to end now: wake
+/// the workers with [`crate::campaigns::send_jobs::hint`] after the commit.
+pub async fn resolve(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: OutboxId,
+    resolution: Resolution<'_>,
+    note: &str,
+    actor: &str,
+) -> Result<ItemStatus, StoreError> {
+    let (resolved_as, message_id) = resolution.words();
+    let status = sqlx::query_scalar!(
+        r#"select execution.resolve_in_doubt($1, $2, $3, $4, $5, $6) as "status!""#,
+        tenant.0,
+        id.0,
+        resolved_as,
+        message_id,
+        note,
+        actor,
+    )
+    .fetch_one(unprepared(connection))
+    .await
+    .map_err(StoreError::on("resolving the item"))?;
+    word(&status)
+}
