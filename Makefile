@@ -70,7 +70,7 @@ sqlx: ## Write .sqlx again, after a change of a query or of sql/
 
 schema: ## Write sql/schema.sql again, after a change of sql/
 	@scripts/setup
-	UPDATE_SCHEMA=1 cargo test --quiet -p postrider-cli --test it -- migrations::dump
+	UPDATE_SCHEMA=1 cargo test --quiet -p postrider-cli --test it -- postgres::migrations::dump
 
 clean: ## Remove all build results
 	cargo clean

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     api::{self, material},
-    cargo::{artifacts, cargo, output, target_dir},
+    project::cargo::{artifacts, cargo, output, target_dir},
     sql::texts,
     world::{Process, Server, World, eventually, postrider, run, run_dir, succeeded},
 };

@@ -8,7 +8,7 @@ use super::{
     Stage,
     material::{account, assert_same_404, column, doubt, run, take_all, walk},
 };
-use crate::{execution::calls::finalize, sql::execute, world::PATIENCE};
+use crate::{campaigns::execution::calls::finalize, sql::execute, world::PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_doubt_is_listed_and_settled_with_evidence() -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{Reply, Stage, Tenant};
 use crate::{
-    execution::calls::{Job, claim, finalize, reserve_all},
+    campaigns::execution::calls::{Job, claim, finalize, reserve_all},
     sql::{execute, texts},
 };
 

@@ -8,7 +8,7 @@ use super::{
     material::{UNKNOWN, account, assert_same_404, column, doubt, run, take_all, walk},
 };
 use crate::{
-    execution::calls::{complete, finalize},
+    campaigns::execution::calls::{complete, finalize},
     sql::execute,
 };
 

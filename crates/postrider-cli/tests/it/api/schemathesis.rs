@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::{Stage, attacks::Things};
-use crate::adapters::server::python;
+use crate::campaigns::adapters::server::python;
 
 /// What it must know that the document cannot say.
 const CONFIGURATION: &str = r#"

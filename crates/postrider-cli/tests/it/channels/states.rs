@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::rows::{Bot, Rows};
 use crate::{
+    postgres::transitions::{Machine, StateSql, disagreements},
     sql::{execute, refusal, texts},
-    transitions::{Machine, StateSql, disagreements},
 };
 
 /// Columns and values of a message of this account.

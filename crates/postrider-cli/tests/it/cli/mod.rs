@@ -1,5 +1,4 @@
 //! Every command as a new user would type it.
-
 mod bad_input;
 mod campaigns;
 mod channels;
@@ -13,6 +12,7 @@ mod phases;
 mod scripts;
 mod secrets;
 mod stage;
+mod terminal;
 mod terminals;
 mod trace;
 

@@ -7,7 +7,7 @@ use super::{
     stage::{SPRING, Stage},
     succeeded,
 };
-use crate::terminal::Terminal;
+use crate::cli::terminal::Terminal;
 
 const TWO_CHECKS: &str = "name = 'checks'\nauto_advance = false\n\
                           [[phase]]\nphase = 'dns'\nkind = 'external'\n\

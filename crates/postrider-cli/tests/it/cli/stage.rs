@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{stable, succeeded};
 use crate::{
-    execution::calls::{Job, claim},
+    campaigns::execution::calls::{Job, claim},
     sql,
     world::{Output, World, postrider, run_with_input},
 };

@@ -1,7 +1,7 @@
 //! What commands print on a terminal, wide, narrow, or without a size.
 
 use super::stage::{SPRING, Stage, redacted};
-use crate::{cli::succeeded, terminal::Terminal};
+use crate::cli::{succeeded, terminal::Terminal};
 
 /// What a command shows on a terminal of so many columns.
 fn shown(stage: &Stage, args: &[&str], columns: u16) -> anyhow::Result<String> {

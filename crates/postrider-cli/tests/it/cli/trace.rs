@@ -9,7 +9,7 @@ use super::{
     stage::{SPRING, Stage, redacted},
     succeeded,
 };
-use crate::execution::calls::Job;
+use crate::campaigns::execution::calls::Job;
 
 /// Two jobs: one with an item of each kind, one that nobody has taken.
 async fn tell_a_story(stage: &Stage) -> anyhow::Result<(Uuid, Job, Vec<Uuid>)> {

@@ -99,7 +99,7 @@ fn the_operations_page_has_one_row_for_each_metric_with_its_help_text() -> anyho
     Ok(())
 }
 
-/// The names of metrics in the sources, each with the module that writes it: a folder or file of a crate's `src`.
+/// The names of metrics in the sources, each with the module that writes it: a folder below a crate's `src`, or a file beside them.
 fn writers() -> anyhow::Result<Vec<(String, String)>> {
     let crates = format!("{}/..", env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -121,10 +121,11 @@ fn writers() -> anyhow::Result<Vec<(String, String)>> {
                     continue;
                 }
                 let inside = path.strip_prefix(&root)?.to_string_lossy().into_owned();
-                if path.extension().is_none_or(|extension| extension != "rs") || inside == "meters.rs" {
+                if path.extension().is_none_or(|extension| extension != "rs") {
                     continue;
                 }
-                let module = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+                let module =
+                    inside.rsplit_once('/').map_or(inside.trim_end_matches(".rs"), |(folder, _)| folder);
                 let text = std::fs::read_to_string(&path)?;
                 for part in ["metrics::counter!(", "metrics::gauge!(", "metrics::histogram!("] {
                     for rest in text.split(part).skip(1) {

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::cargo::artifacts;
+use crate::project::cargo::artifacts;
 
 use super::{
     blocks::{Usage, blocks},

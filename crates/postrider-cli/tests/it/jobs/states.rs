@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::stage::Stage;
 use crate::{
+    postgres::transitions::{Machine, StateSql, disagreements},
     sql::{execute, texts},
-    transitions::{Machine, StateSql, disagreements},
 };
 
 fn machine<S: Copy>(

@@ -1,4 +1,4 @@
-//! Links of the Markdown pages: each target exists, and each anchor is a heading of its page.
+//! Links and paths in the Markdown pages: each target exists, and each anchor is a heading of its page.
 
 use std::path::Path;
 
@@ -75,6 +75,78 @@ fn every_link_of_the_documentation_leads_somewhere() -> anyhow::Result<()> {
     }
     ensure!(count > 60, "only {count} links were found");
     Ok(())
+}
+
+/// The paths that a page names between backticks: `tests/it/…`, `store/src/…`, `providers/tests/…` and the like. `{a,b}.rs` is two paths.
+fn named_paths(page: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for quoted in page.split('`').skip(1).step_by(2) {
+        let krate = quoted.trim_start_matches("crates/").trim_start_matches("postrider-");
+        let path = match krate.split('/').collect::<Vec<_>>()[..] {
+            ["tests", "it", ..] => format!("crates/postrider-cli/{quoted}"),
+            ["postrider", "src", ..] => format!("crates/{krate}"),
+            [_, "src" | "tests", ..] => format!("crates/postrider-{krate}"),
+            ["sql" | "docs" | "scripts", ..] => quoted.to_owned(),
+            _ => continue,
+        };
+        // A place for any name, or a command.
+        if path.contains(['<', '*', '…', ' ']) {
+            continue;
+        }
+        match (path.split_once('{'), path.split_once('}')) {
+            (Some((before, _)), Some((inside, after))) => {
+                let names = inside.rsplit('{').next().unwrap_or_default().split(',');
+                paths.extend(names.map(|name| format!("{before}{name}{after}")));
+            }
+            _ => paths.push(path),
+        }
+    }
+    paths
+}
+
+/// The tests that a page names between backticks, as `it::area::file::test`.
+fn named_tests(page: &str) -> Vec<&str> {
+    page.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("it::")).collect()
+}
+
+#[test]
+fn every_path_and_test_that_a_page_names_exists() -> anyhow::Result<()> {
+    let (mut paths, mut tests) = (0, 0);
+    // A page of the releases names paths as they were.
+    for file in files()?.into_iter().filter(|file| file != "CHANGELOG.md") {
+        let page = read(&file)?;
+        for path in named_paths(&page) {
+            ensure!(root().join(&path).exists(), "{file} names {path}, which does not exist");
+            paths += 1;
+        }
+        for test in named_tests(&page) {
+            let (module, name) = test.rsplit_once("::").unwrap_or(("", test));
+            let source = format!("crates/postrider-cli/tests/it/{}.rs", module.replace("::", "/"));
+            ensure!(
+                read(&source)?.contains(&format!("fn {name}(")),
+                "{file} names the test {test}, which is not in {source}"
+            );
+            tests += 1;
+        }
+    }
+    ensure!(paths > 60 && tests > 0, "only {paths} paths and {tests} tests were found");
+    Ok(())
+}
+
+#[test]
+fn paths_and_tests_are_found() {
+    let page = "`tests/it/a/{b,c}.rs` `store/src/d.rs` `postrider/src/e.rs` `crates/postrider-model/tests/f` `providers/src/<channel>/` `it::g::h`";
+    assert_eq!(
+        named_paths(page),
+        [
+            "crates/postrider-cli/tests/it/a/b.rs",
+            "crates/postrider-cli/tests/it/a/c.rs",
+            "crates/postrider-store/src/d.rs",
+            "crates/postrider/src/e.rs",
+            "crates/postrider-model/tests/f",
+        ]
+    );
+    assert_eq!(named_tests(page), ["g::h"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Call, Duel, Sent, Things};
 use crate::{
     api::{Stage, Tenant},
-    stream::client::Reading,
+    campaigns::stream::client::Reading,
     world::{Process, World, postrider},
 };
 

@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use super::{Call, Duel};
-use crate::{api::material::UNKNOWN, stream::client::Reading};
+use crate::{api::material::UNKNOWN, campaigns::stream::client::Reading};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_position_opens_another_tenant_s_stream() -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use super::super::{
     material::{id, leads, one_phase, run, take_all},
 };
 use super::jobs::{self, Jobs};
-use crate::execution::calls::finalize;
+use crate::campaigns::execution::calls::finalize;
 
 /// One operation: who may call it, and how it is called so that it succeeds.
 pub struct Attack {

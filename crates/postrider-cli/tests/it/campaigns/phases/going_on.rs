@@ -8,8 +8,10 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    campaigns::stage::Stage,
-    limits::provider::{Answer, Provider},
+    campaigns::{
+        limits::provider::{Answer, Provider},
+        stage::Stage,
+    },
     sql::texts,
     world::{Server, World, eventually},
 };

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{control, delivery, events, external, external_phase, history, status, tend};
 use crate::{
-    execution::{Stage, Windows, claim, complete, finalize, reserve_all},
+    campaigns::execution::{Stage, Windows, claim, complete, finalize, reserve_all},
     sql::{execute, number, refusal, texts},
 };
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{control, delivery, history, status, tend};
 use crate::{
-    execution::{Stage, claim, complete, finalize, reserve_all},
+    campaigns::execution::{Stage, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
 };
 

@@ -1,4 +1,4 @@
-//! What cargo says about the workspace that these tests were built in.
+//! Cargo, and its description of the workspace that these tests were built in.
 
 use std::{
     env,

@@ -6,7 +6,7 @@ use async_nats::jetstream::{self, stream};
 use futures::TryStreamExt;
 
 use crate::{
-    relay::publish,
+    events::relay::publish,
     world::{Process, Server, World, eventually},
 };
 

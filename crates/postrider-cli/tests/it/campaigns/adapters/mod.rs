@@ -22,7 +22,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    execution::Stage,
+    campaigns::execution::Stage,
     world::{Process, postrider},
 };
 

@@ -14,8 +14,8 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    events::relay::{accepted, publish, settled, waiting},
     http::get,
-    relay::{accepted, publish, settled, waiting},
     world::{Output, Process, Server, Sim, World, eventually, postrider, run},
 };
 

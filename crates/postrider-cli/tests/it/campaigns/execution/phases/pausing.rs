@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{control, delivery, history, status, tend};
 use crate::{
-    execution::{Stage, Windows, calls::Job, claim, complete, finalize, reserve_all},
+    campaigns::execution::{Stage, Windows, calls::Job, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
     world::eventually,
 };

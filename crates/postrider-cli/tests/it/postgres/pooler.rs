@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::{
     campaigns::stage::Stage,
-    relay::publish,
+    events::relay::publish,
     world::{MASTER_KEY, Process, Sim, World, eventually, postrider},
 };
 

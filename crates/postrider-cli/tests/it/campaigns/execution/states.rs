@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::Stage;
 use crate::{
+    postgres::transitions::{Machine, StateSql, disagreements},
     sql::{execute, refusal, texts},
-    transitions::{Machine, StateSql, disagreements},
 };
 
 /// Where new rows belong.

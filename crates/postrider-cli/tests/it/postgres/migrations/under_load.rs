@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::{
     campaigns::stage::Stage,
     channels::bots::{Bots, VENDORS, acted},
-    relay::{accepted, publish, settled},
+    events::relay::{accepted, publish, settled},
     sql::{acting_as, execute, number, texts},
     world::{Server, Sim, eventually},
 };

@@ -7,7 +7,7 @@ use tokio::sync::Barrier;
 
 use super::{control, delivery, events, external, force, history, published, status};
 use crate::{
-    execution::Stage,
+    campaigns::execution::Stage,
     sql::{execute, number, refusal, texts},
 };
 
@@ -178,7 +178,7 @@ async fn what_is_unknown_is_refused_and_so_is_who_is_nobody() -> anyhow::Result<
     let unknown = refusal(control(&stage, campaign, "only", "explode", None).await)?;
     assert_eq!(unknown.code, "22023");
 
-    let other = crate::execution::Tenant::create(&stage.admin, "other").await?;
+    let other = crate::campaigns::execution::Tenant::create(&stage.admin, "other").await?;
     let sql = format!(
         "select outcome from execution.control_phase(tenancy.current_tenant_id(), '{campaign}', 'only', 'start', null, 'a test')"
     );

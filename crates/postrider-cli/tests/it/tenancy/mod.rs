@@ -1,0 +1,4 @@
+//! Tenants, keys and restored copies.
+
+mod master_key;
+mod restored;
