@@ -4326,7 +4326,7 @@ $$;
 
 COMMENT ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
 
-CREATE FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+CREATE FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4417,9 +4417,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+COMMENT ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
 
-CREATE FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+CREATE FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4440,7 +4440,7 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
-        raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
+        raise exception 'at least one call token must be requested, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
@@ -4532,7 +4532,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+COMMENT ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
 
 CREATE FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[] DEFAULT '{}'::uuid[], p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, doubts integer)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -10236,11 +10236,11 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turn_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_turns(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) TO postrider_worker;

@@ -126,7 +126,7 @@ pub async fn run(quick: bool, part: Part) -> anyhow::Result<()> {
     report.print();
     measured?;
     removed?;
-    report.verdict()
+    report.result()
 }
 
 async fn measure(place: &Place, scale: Scale, part: Part, report: &mut Report) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ pub(crate) struct Report {
     below: Vec<String>,
 }
 
-const HEAD: [&str; 6] = ["quantity", "raw/s", "ours/s", "ratio", "bar", "verdict"];
+const HEAD: [&str; 6] = ["quantity", "raw/s", "ours/s", "ratio", "bar", "result"];
 
 impl Report {
     /// Adds a quantity of both sides, measured alternately. The ratio is the median of the rounds' ratios, because a temporary
@@ -18,15 +18,15 @@ impl Report {
         let raw = median(rounds.iter().map(|round| round.0));
         let ours = median(rounds.iter().map(|round| round.1));
         let ratio = median(rounds.iter().map(|round| round.1 / round.0));
-        let verdict = self.judge(quantity, bar.map(|bar| ratio >= bar));
+        let result = self.judge(quantity, bar.map(|bar| ratio >= bar));
         let bar = bar.map(|bar| format!("{:.0} %", bar * 100.0)).unwrap_or_default();
-        self.row([quantity, &count(raw), &count(ours), &format!("{:.0} %", ratio * 100.0), &bar, verdict]);
+        self.row([quantity, &count(raw), &count(ours), &format!("{:.0} %", ratio * 100.0), &bar, result]);
     }
 
     /// Adds a quantity without a raw side.
     pub(crate) fn single(&mut self, quantity: &str, found: &str, bar: Option<(&str, bool)>) {
-        let verdict = self.judge(quantity, bar.map(|(_, reached)| reached));
-        self.row([quantity, "", found, "", bar.map_or("", |(bar, _)| bar), verdict]);
+        let result = self.judge(quantity, bar.map(|(_, reached)| reached));
+        self.row([quantity, "", found, "", bar.map_or("", |(bar, _)| bar), result]);
     }
 
     /// Adds a sentence below the table.
@@ -82,7 +82,7 @@ impl Report {
     }
 
     /// Fails with the names of all quantities below their bar.
-    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+    pub(crate) fn result(&self) -> anyhow::Result<()> {
         anyhow::ensure!(self.below.is_empty(), "below the bar: {}", self.below.join("; "));
         Ok(())
     }
@@ -110,13 +110,10 @@ mod tests {
     fn a_missed_bar_is_an_error_and_a_reached_one_is_not() {
         let mut report = Report::default();
         report.compare("fast", &[(100.0, 70.0), (10.0, 9.0), (100.0, 80.0)], Some(0.75));
-        assert!(report.verdict().is_ok());
+        assert!(report.result().is_ok());
         report.compare("slow", &[(100.0, 70.0)], Some(0.75));
         report.single("small", "5 MB", Some(("< 6 MB", true)));
-        assert_eq!(
-            report.verdict().map_err(|error| error.to_string()),
-            Err("below the bar: slow".to_owned())
-        );
+        assert_eq!(report.result().map_err(|error| error.to_string()), Err("below the bar: slow".to_owned()));
     }
 
     #[test]

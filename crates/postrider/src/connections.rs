@@ -13,7 +13,7 @@ use crate::{
     installation::{Installation, Login},
 };
 
-/// Imports take turns, chunk by chunk, on so many connections.
+/// Imports share so many connections, chunk by chunk.
 pub const IMPORTS: u32 = 2;
 /// Retention removes what is old in small steps.
 pub const RETENTION: u32 = 1;

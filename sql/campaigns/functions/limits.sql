@@ -48,7 +48,7 @@ revoke all on function execution.held_account(uuid, text, uuid, integer, boolean
 --
 -- `p_again` is for an item that is reserved already and provably was not sent. Its call is counted and waits for the
 -- rate; no other limit delays it.
-create or replace function execution.take_turns(
+create or replace function execution.take_call_tokens(
     p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer,
     p_failover boolean default false, p_rate double precision default null, p_again boolean default false)
 returns table (granted integer, wait_seconds double precision, why text)
@@ -73,7 +73,7 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
-        raise exception 'at least one turn must be wanted, not %', coalesce(p_wanted::text, 'null')
+        raise exception 'at least one call token must be requested, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
@@ -164,15 +164,15 @@ begin
     return next;
 end
 $$;
-comment on function execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean) is
+comment on function execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean) is
     'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait '
     'before they are used; or 0, with the reason and the time until the next try. All times are those of the '
     'database.';
 revoke all on function
-    execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
     from public;
 grant execute on function
-    execution.take_turns(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
     to postrider_worker;
 
 create or replace function execution.hold_account(

@@ -170,7 +170,7 @@ revoke all on function execution.require_held_doubt(uuid, uuid, text, integer) f
 -- The time of the repeat is stored with the doubt: a repeat is a call that may be recognised late, so the next repeat,
 -- by any resolver, waits for the quiet time again. The repeat counts for the day, but the daily limit does not delay
 -- it, because the item got its token when it was reserved.
-create or replace function execution.take_turn_for_doubt(
+create or replace function execution.take_call_token_for_doubt(
     p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision default null)
 returns table (granted boolean, wait_seconds double precision)
 language plpgsql
@@ -263,12 +263,12 @@ begin
     return next;
 end
 $$;
-comment on function execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision) is
+comment on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) is
     'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait '
     'before it is used; or false, and the time until the next try. A paused phase gets none.';
-revoke all on function execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision) from public;
+revoke all on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) from public;
 grant execute on function
-    execution.take_turn_for_doubt(uuid, text, uuid, integer, double precision)
+    execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision)
     to postrider_worker;
 
 create or replace function execution.settle_doubt(

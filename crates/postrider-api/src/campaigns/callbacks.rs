@@ -124,7 +124,7 @@ pub(crate) async fn receive(
     match recorded {
         Recorded::Unknown => return Err(UNKNOWN),
         Recorded::Settled => {
-            // The job may be able to end now. If the hint fails, the poll finds the job.
+            // The send job may be able to end now. If the hint fails, the poll finds the send job.
             let mut transaction = pool::begin(&app.pool).await?;
             send_jobs::hint(&mut transaction).await?;
             pool::commit(transaction).await?;

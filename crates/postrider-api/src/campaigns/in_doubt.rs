@@ -58,7 +58,7 @@ pub(crate) struct DoubtBody {
     idempotency_key: String,
     /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     attempt: Option<i32>,
     reserved_at: Timestamp,
     /// Time since which it is in doubt.
@@ -212,7 +212,7 @@ pub(crate) async fn resolve(
             error => error.into(),
         })?;
     let response = writing.answer(StatusCode::OK, &Resolved { outbox_id: id.0, status }).await?;
-    // The job may be able to end now. The resolution is committed, so a hint that fails is not an error.
+    // The send job may be able to end now. The resolution is committed, so a hint that fails is not an error.
     if let Err(error) = hint(&app).await {
         tracing::warn!(
             ?error,

@@ -348,7 +348,7 @@ fn refusal(refused: Controlled) -> ApiError {
     }
 }
 
-/// Wakes the workers, because there may be jobs now. Without the hint the poll finds them.
+/// Wakes the workers, because there may be send jobs now. Without the hint the poll finds them.
 async fn wake_workers(app: &App) {
     let hinted = async {
         let mut transaction = pool::begin(&app.pool).await?;

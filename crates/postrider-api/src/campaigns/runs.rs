@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// Default maximum of the jobs, items and lines of a trace, each.
+/// Default maximum of the send jobs, items and lines of a trace, each.
 const TRACE_SIZE: u32 = 200;
 /// The largest maximum that a caller may set.
 const TRACE_SIZE_MAX: u32 = 1_000;
@@ -143,7 +143,7 @@ impl From<ItemState> for InState {
     }
 }
 
-/// The items of a run that were reserved, in the order of its jobs. An item that no worker has reserved is not in the list.
+/// The items of a run that were reserved, in the order of its send jobs. An item that no worker has reserved is not in the list.
 #[utoipa::path(
     get,
     path = "/runs/{id}/items",
@@ -195,12 +195,12 @@ pub(crate) async fn launch(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct TraceQuery {
-    /// Maximum number of jobs, items and lines of the log, each. Those that may need a person come first.
+    /// Maximum number of send jobs, items and lines of the log, each. Those that may need a person come first.
     #[param(minimum = 1, maximum = 1000, default = 200)]
     limit: Option<u32>,
 }
 
-/// Shows the trace of a run: its jobs, their items, and the log.
+/// Shows the trace of a run: its send jobs, their items, and the log.
 #[utoipa::path(
     get,
     path = "/runs/{id}/trace",

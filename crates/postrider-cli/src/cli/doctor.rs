@@ -8,7 +8,7 @@ use postrider_store::{
     Pool,
     events::sinks,
     postgres::{
-        doctor::{self, Finding, Verdict},
+        doctor::{self, Finding, Severity},
         pool,
     },
 };
@@ -55,8 +55,9 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
             findings.extend(sinks(&pool, config).await?);
         }
         // The witness of this machine is compared unless the database is known as a copy already.
-        let is_clear =
-            findings.iter().any(|finding| finding.check == "restored copy" && finding.verdict == Verdict::Ok);
+        let is_clear = findings
+            .iter()
+            .any(|finding| finding.check == "restored copy" && finding.severity == Severity::Ok);
         if is_clear {
             let place = wire::witness_place(config, &installation).await?;
             if let Some(why) = witness::missing(&pool, &place).await? {
@@ -74,10 +75,10 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
         output::json(&findings)?;
     } else {
         for finding in &findings {
-            let mark = match finding.verdict {
-                Verdict::Ok => "ok  ",
-                Verdict::Warning => "WARN",
-                Verdict::Failure => "FAIL",
+            let mark = match finding.severity {
+                Severity::Ok => "ok  ",
+                Severity::Warning => "WARN",
+                Severity::Failure => "FAIL",
             };
             output::line(format_args!("{mark}  {:<20} {}", finding.check, finding.found))?;
             if let Some(advice) = &finding.advice {
@@ -85,7 +86,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
             }
         }
     }
-    let failures = findings.iter().filter(|finding| finding.verdict == Verdict::Failure).count();
+    let failures = findings.iter().filter(|finding| finding.severity == Severity::Failure).count();
     if failures > 0 {
         message!(
             "{failures} of {} checks failed; the lines with an arrow say how to fix them",

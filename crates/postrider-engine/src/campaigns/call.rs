@@ -53,7 +53,7 @@ pub(super) async fn try_at(
         if reservation.age() > settings.call_within {
             // After this time the item may be settled as not sent, so it must not be sent any more.
             return Outcome::NotSent {
-                reason: "the worker was held up before the call".to_owned(),
+                reason: "the worker was delayed before the call".to_owned(),
                 retry_after: None,
             };
         }

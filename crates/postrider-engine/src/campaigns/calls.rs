@@ -1,4 +1,4 @@
-//! The provider calls of a job that are in flight.
+//! The provider calls of a send job that are in flight.
 //!
 //! A window for the failover account is moved there first, all at once; then each of its items is called.
 
@@ -8,10 +8,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 use postrider_model::{Message, Outcome};
 use postrider_store::{
     Reservation, Settlement,
-    campaigns::{
-        outbox::{MovedOver, Reserved},
-        send_jobs::ClaimedJob,
-    },
+    campaigns::{failover::MovedOver, outbox::Reserved, send_jobs::ClaimedJob},
 };
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;

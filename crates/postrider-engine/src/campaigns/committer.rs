@@ -1,4 +1,4 @@
-//! Commits settlements and the next reservations of all jobs of the process together.
+//! Commits settlements and the next reservations of all send jobs of the process together.
 //!
 //! The submissions that gather during one commit go into the next one (`common/recorder.rs`).
 
@@ -25,7 +25,7 @@ const REFUSAL_PAUSE: std::time::Duration = std::time::Duration::from_millis(500)
 /// How often a batch is tried as a whole.
 const SPLIT_AFTER: u32 = 4;
 
-/// The results of one job, and its next window.
+/// The results of one send job, and its next window.
 pub(super) struct Submission {
     settlements: Vec<Settlement>,
     window: Option<Window>,
@@ -228,13 +228,13 @@ impl Ledger for Committer {
                 None if submission.is_withdrawn => Written::Withdrawn,
                 None => Written::Window(WindowAnswer::Items(Vec::new())),
             };
-            // A job that is gone does not need it; its reservations are in doubt then.
+            // A send job that is gone does not need it; its reservations are in doubt then.
             let _ = submission.reply.send(written);
         }
     }
 
     /// The database refuses one submission, which is a mistake of ours. Its window is given up. Its outcomes are written without it; if
-    /// they are refused as well, their rows stay as they are and are in doubt. Dropping the reply ends the job.
+    /// they are refused as well, their rows stay as they are and are in doubt. Dropping the reply ends the send job.
     async fn refused(&mut self, submission: Submission, mut error: StoreError) -> Option<Submission> {
         let alone = [Submission { window: None, ..submission }];
         let mut refusals = 0;

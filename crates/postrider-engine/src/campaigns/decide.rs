@@ -52,7 +52,7 @@ pub(super) fn decide(
     Verdict::CallAgainIn(pause)
 }
 
-/// How long a job stays away after its nth attempt: one minute, then twice as long each time, up to an hour.
+/// How long a send job stays away after its nth attempt: one minute, then twice as long each time, up to an hour.
 pub(super) fn job_pause(base: Duration, attempt: i32) -> Duration {
     const PAUSE_MAX: Duration = Duration::from_secs(60 * 60);
     let doublings = u32::try_from(attempt.saturating_sub(1)).unwrap_or(0).min(16);

@@ -3,7 +3,7 @@
 use postrider_model::{Message, Outcome};
 use postrider_store::{
     Reservation,
-    campaigns::outbox::{self, Kept, MoveFailed, MovedOver},
+    campaigns::failover::{self, Kept, MoveFailed, MovedOver},
 };
 use uuid::Uuid;
 
@@ -48,7 +48,7 @@ pub(super) async fn follow(
     let Some(_permit) = permit.filter(|_| is_open()) else {
         return (reservation, outcome);
     };
-    match outbox::move_one_over(&shared.pool, &shared.worker, reservation).await {
+    match failover::move_one_over(&shared.pool, &shared.worker, reservation).await {
         Ok(reservation) => {
             metrics::counter!("postrider_items_moved_total").increment(1);
             let outcome = call::try_at(shared, failover, &reservation, message).await;
@@ -65,7 +65,7 @@ pub(super) async fn follow(
 
 /// Moves reservations. Those that are kept must be settled as not sent: no provider was called.
 pub(super) async fn move_over(shared: &Shared, reservations: Vec<Reservation>) -> MovedOver {
-    match outbox::move_over(&shared.pool, &shared.worker, reservations).await {
+    match failover::move_over(&shared.pool, &shared.worker, reservations).await {
         Ok(moved) => {
             metrics::counter!("postrider_items_moved_total").increment(moved.moved.len() as u64);
             moved

@@ -6,7 +6,7 @@
 //!     └── a job ends ◀────────┘ heartbeats renew the locks of all jobs (upkeep.rs)
 //! ```
 //!
-//! A crash can put in doubt the items that are reserved, and those are being called: at most a window per job.
+//! A crash can put in doubt the items that are reserved, and those are being called: at most a window per send job.
 //! `resolver` settles items in doubt, `render` makes messages from assets and leads, `drafts` checks campaigns before they are created.
 
 mod admission;
@@ -49,11 +49,11 @@ use crate::common::{health::Health, periodic::work_or_poll, supervised::supervis
 /// Settings of the worker.
 #[derive(Debug, Clone)]
 pub struct CampaignSettings {
-    /// Most jobs at a time.
+    /// Most send jobs at a time.
     pub jobs_max: usize,
-    /// Most jobs of one tenant at a time, so that slots are free when another tenant has jobs.
+    /// Most send jobs of one tenant at a time, so that slots are free when another tenant has send jobs.
     pub jobs_per_tenant_max: usize,
-    /// Most items of one job that are reserved and being called. A crash can put them in doubt.
+    /// Most items of one send job that are reserved and being called. A crash can put them in doubt.
     pub window: usize,
     /// Most calls at a time with one account, unless its own limits are lower.
     pub account_concurrency: usize,
@@ -67,11 +67,11 @@ pub struct CampaignSettings {
     pub retry: RetryPolicy,
     /// Number of failed calls in a row after which the circuit of an account opens.
     pub circuit_after: u32,
-    /// Pause of a job after its first attempt; each further pause is twice as long.
+    /// Pause of a send job after its first attempt; each further pause is twice as long.
     pub retry_pause: Duration,
     /// Interval of the heartbeats that renew locks.
     pub heartbeat_interval: Duration,
-    /// Interval at which the worker looks for jobs without a hint.
+    /// Interval at which the worker looks for send jobs without a hint.
     pub poll_interval: Duration,
 }
 
@@ -105,7 +105,7 @@ pub struct CampaignWorker {
 const CLAIMS_APART: Duration = Duration::from_millis(50);
 /// How long to wait before an unavailable database is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Submissions that may wait for the committer: a few per job.
+/// Submissions that may wait for the committer: a few per send job.
 const SUBMISSIONS_MAX: usize = 256;
 
 impl CampaignWorker {
@@ -158,7 +158,7 @@ impl CampaignWorker {
         let mut claimed_at: Option<Instant> = None;
 
         while !shutdown.is_cancelled() {
-            // Where jobs end quickly, one claim is for several. The other jobs use the processor meanwhile.
+            // Where send jobs end quickly, one claim is for several. The other send jobs use the processor meanwhile.
             if let Some(rest) = claimed_at.and_then(|at| CLAIMS_APART.checked_sub(at.elapsed()))
                 && shared.held.len() > shared.settings.jobs_max / 2
             {
@@ -169,7 +169,7 @@ impl CampaignWorker {
             wakeups.mark_unchanged();
             let job_ended = shared.job_ended.notified();
             if was_unavailable {
-                // Before the claim, which would take over our own jobs like those of a dead worker.
+                // Before the claim, which would take over our own send jobs like those of a dead worker.
                 shared.heartbeat().await;
             }
             match shared.claim().await {
@@ -185,7 +185,7 @@ impl CampaignWorker {
                 Err(error) => {
                     was_unavailable = true;
                     shared.health.failed(&error);
-                    tracing::error!(error = ?error, "the campaign worker failed to claim jobs: {error}");
+                    tracing::error!(error = ?error, "the campaign worker failed to claim send jobs: {error}");
                 }
             }
             tokio::select! {
@@ -213,7 +213,7 @@ impl CampaignWorker {
     }
 }
 
-/// Starts the task of a claimed job.
+/// Starts the task of a claimed send job.
 fn begin(shared: &Arc<Shared>, jobs: &TaskTracker, job: ClaimedJob) {
     let (held, lost) = HeldJob::new(shared, job.hold);
     jobs.spawn(async move { send_job::work(&held.shared, job, lost).await });

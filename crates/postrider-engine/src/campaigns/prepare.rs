@@ -1,4 +1,4 @@
-//! The material of a job: template, leads and accounts; and the plan for each item.
+//! The material of a send job: template, leads and accounts; and the plan for each item.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,7 +26,7 @@ use super::{
 /// Most compiled assets that are kept. Content never changes under its id.
 const TEMPLATES_MAX: usize = 64;
 
-/// The material of a job.
+/// The material of a send job.
 pub(super) struct Prepared {
     template: Arc<Template>,
     pub(super) leads: HashMap<Uuid, Arc<Lead>>,
@@ -117,7 +117,7 @@ impl Prepared {
     }
 }
 
-/// Compiles an asset, once for all jobs that send it.
+/// Compiles an asset, once for all send jobs that send it.
 fn compile(shared: &Shared, job: &ClaimedJob, content: &serde_json::Value) -> Result<Arc<Template>, Ended> {
     let template =
         Template::compile(job.hold.channel, content).map_err(|error| Ended::Failed(error.to_string()))?;
@@ -130,7 +130,7 @@ fn compile(shared: &Shared, job: &ClaimedJob, content: &serde_json::Value) -> Re
     Ok(template)
 }
 
-/// The failover account. A job goes on without it if it cannot be used.
+/// The failover account. A send job goes on without it if it cannot be used.
 fn failover(shared: &Shared, job: &ClaimedJob, account: &OpenAccount) -> Option<Route> {
     match Route::open(shared, job, account, true) {
         Ok(route) => Some(route),

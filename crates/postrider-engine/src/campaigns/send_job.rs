@@ -36,9 +36,9 @@ use super::{
     submission::Submitter,
 };
 
-/// A job that this worker cannot do stays away as long as after so many attempts, so that another worker finds it first.
+/// A send job that this worker cannot do stays away as long as after so many attempts, so that another worker finds it first.
 const NOT_OURS_PAUSE: i32 = 4;
-/// How long a job stays away while nothing may be sent: the witness looks once a second.
+/// How long a send job stays away while nothing may be sent: the witness looks once a second.
 const CLOSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How an attempt ended.
@@ -49,7 +49,7 @@ pub(super) enum Ended {
     Released(Released),
     /// Its account must wait, under these limits.
     PutOff(PutOff, serde_json::Value),
-    /// Another worker holds the job.
+    /// Another worker holds the send job.
     Lost,
     /// This worker cannot do it, but another may: it lacks the vendor, or the key to the account.
     NotOurs(String),
@@ -57,12 +57,12 @@ pub(super) enum Ended {
     Failed(String),
 }
 
-/// Why a job is released. What was in flight has ended.
+/// Why a send job is released. What was in flight has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
     /// The worker is stopping.
     Interrupted,
-    /// Its account has more jobs in this process than call tokens.
+    /// Its account has more send jobs in this process than call tokens.
     Crowded,
     /// Its phase is paused.
     Paused,
@@ -72,7 +72,7 @@ pub(super) enum Released {
     Closed,
 }
 
-/// Works on a job until its end is recorded. `lost` is cancelled when its lock is lost.
+/// Works on a send job until its end is recorded. `lost` is cancelled when its lock is lost.
 pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationToken) {
     let ended = match Prepared::new(shared, &job).await {
         Ok(prepared) => send(shared, &job, &prepared, lost).await,
@@ -98,7 +98,7 @@ pub(super) async fn work(shared: &Shared, job: ClaimedJob, lost: CancellationTok
     }
 }
 
-/// Sends the items of a job until each was tried, or no further item may begin.
+/// Sends the items of a send job until each was tried, or no further item may begin.
 async fn send(shared: &Shared, job: &ClaimedJob, prepared: &Prepared, lost: CancellationToken) -> Ended {
     let mut admission = Admission::new(shared, job, prepared, lost);
     let mut calls = Calls::new(shared, job, prepared);
@@ -131,7 +131,7 @@ async fn send(shared: &Shared, job: &ClaimedJob, prepared: &Prepared, lost: Canc
     }
 }
 
-/// Records how an attempt ended. Returns the new status of the job.
+/// Records how an attempt ended. Returns the new status of the send job.
 async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Option<JobStatus>, StoreError> {
     let hold = job.hold;
     let id = hold.job_id;
@@ -181,7 +181,7 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
 }
 
 impl Released {
-    /// How long the job stays away.
+    /// How long the send job stays away.
     const fn pause(self) -> Duration {
         match self {
             Self::Closed => CLOSED_PAUSE,

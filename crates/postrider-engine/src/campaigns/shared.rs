@@ -1,4 +1,4 @@
-//! The state that all jobs of the worker share.
+//! The state that all send jobs of the worker share.
 
 use std::{
     collections::HashMap,
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     pub(super) hurry: CancellationToken,
 }
 
-/// One hold of this process on a job. A job that was released may be claimed again under the same attempt, so the attempt alone does not
+/// One hold of this process on a send job. A send job that was released may be claimed again under the same attempt, so the attempt alone does not
 /// tell two holds apart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Claim {
@@ -67,14 +67,14 @@ pub(super) struct Claim {
     number: u64,
 }
 
-/// A job that a task works on. Dropping it releases the job, also after a panic: a lock that no task works under must not be renewed.
+/// A send job that a task works on. Dropping it releases the send job, also after a panic: a lock that no task works under must not be renewed.
 pub(super) struct HeldJob {
     pub(super) shared: Arc<Shared>,
     claim: Claim,
 }
 
 impl HeldJob {
-    /// Holds a claimed job. The token is cancelled when its lock is lost.
+    /// Holds a claimed send job. The token is cancelled when its lock is lost.
     pub(super) fn new(shared: &Arc<Shared>, hold: JobHold) -> (Self, CancellationToken) {
         let claim = Claim { hold, number: shared.claims.fetch_add(1, Ordering::Relaxed) };
         let lost = shared.held.take(hold.job(), claim);
@@ -91,9 +91,9 @@ impl Drop for HeldJob {
 /// Runs of slow accounts.
 #[derive(Default)]
 struct SlowRuns {
-    /// Another job of the account gets no slot.
+    /// Another send job of the account gets no slot.
     full: Vec<(TenantId, RunId)>,
-    /// Another job of the account gets a slot.
+    /// Another send job of the account gets a slot.
     with_slot: Vec<(TenantId, RunId)>,
 }
 
@@ -127,10 +127,10 @@ impl Shared {
         }
     }
 
-    /// Claims as many jobs as there are free slots: none of a tenant that has its share, and none of a slow account that has its own.
+    /// Claims as many send jobs as there are free slots: none of a tenant that has its share, and none of a slow account that has its own.
     pub(super) async fn claim(&self) -> Result<Vec<ClaimedJob>, StoreError> {
         let (free, except) = self.free_slots();
-        // A worker that cannot write must not hold jobs that other workers could do.
+        // A worker that cannot write must not hold send jobs that other workers could do.
         if free == 0 || self.writing.is_starved() {
             return Ok(Vec::new());
         }
@@ -150,7 +150,7 @@ impl Shared {
         Ok(claimed)
     }
 
-    /// How many jobs may be claimed, and the tenants that have their share already.
+    /// How many send jobs may be claimed, and the tenants that have their share already.
     fn free_slots(&self) -> (usize, Vec<TenantId>) {
         let held = self.held.all();
         let mut of_tenant: HashMap<TenantId, usize> = HashMap::new();
@@ -204,12 +204,12 @@ impl Shared {
         )
     }
 
-    /// Runs whose account has more jobs than call tokens.
+    /// Runs whose account has more send jobs than call tokens.
     fn slow_runs(&self) -> SlowRuns {
         let (now, bounds, mut slow) = (Instant::now(), Bounds::of(&self.settings), SlowRuns::default());
         let accounts = self.accounts();
         let mut slots: Vec<_> = accounts.values().flat_map(|account| account.slow_slots(now)).collect();
-        // A new job does not replace one that has had its share: the jobs that were released for it come first.
+        // A new send job does not replace one that has had its share: the send jobs that were released for it come first.
         slots.iter_mut().for_each(|slot| slot.has_had_its_share = false);
         for (runs, next) in accounts.values().filter_map(|account| account.slow_runs(now)) {
             let with_next = slots.iter().copied().chain([next]).collect();
@@ -219,7 +219,7 @@ impl Shared {
         slow
     }
 
-    /// Whether this job is one too many for an account that is slow.
+    /// Whether this send job is one too many for an account that is slow.
     pub(super) fn is_crowded(&self, account: &AccountState, hold: JobHold) -> bool {
         let now = Instant::now();
         if !account.is_slow(now) {
@@ -229,14 +229,14 @@ impl Shared {
         if Bounds::of(&self.settings).kept(slots).contains(&Some(hold)) {
             return false;
         }
-        // While other jobs use the account, they find out themselves how slow it is.
+        // While other send jobs use the account, they find out themselves how slow it is.
         if account.is_first(hold) {
             account.note_release(now);
         }
         true
     }
 
-    /// Learns what other processes have found about the accounts of the held jobs.
+    /// Learns what other processes have found about the accounts of the held send jobs.
     pub(super) async fn learn_account_states(&self) {
         let holds: Vec<JobHold> = self.held.all().into_iter().map(|(_, claim)| claim.hold).collect();
         if holds.is_empty() {
@@ -253,7 +253,7 @@ impl Shared {
         }
     }
 
-    /// Renews the locks, and cancels the tasks of jobs whose lock is lost.
+    /// Renews the locks, and cancels the tasks of send jobs whose lock is lost.
     pub(super) async fn heartbeat(&self) {
         let held = self.held.all();
         if held.is_empty() {
@@ -262,7 +262,7 @@ impl Shared {
         let holds: Vec<JobHold> = held.iter().map(|(_, claim)| claim.hold).collect();
         match send_jobs::heartbeat(&self.pool, &self.worker, &holds).await {
             Ok(kept) => {
-                // Only the claims that were held before the heartbeat: a job that was released since may be held again.
+                // Only the claims that were held before the heartbeat: a send job that was released since may be held again.
                 for (job, claim) in held.into_iter().filter(|(job, _)| !kept.contains(job)) {
                     self.held.lose(job, claim);
                 }
@@ -283,7 +283,7 @@ impl Shared {
         loop {
             match statement(&self.pool, &self.worker).await {
                 Err(error) if error.is_passing() => {
-                    tracing::warn!(error = ?error, "a job waits for the database: {error}");
+                    tracing::warn!(error = ?error, "a send job waits for the database: {error}");
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
                 result => return result,

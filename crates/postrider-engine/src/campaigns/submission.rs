@@ -1,4 +1,4 @@
-//! What a job hands to the committer: the settlements of its ended calls together with its next window.
+//! What a send job hands to the committer: the settlements of its ended calls together with its next window.
 
 use postrider_model::Message;
 use postrider_store::{
@@ -18,7 +18,7 @@ use super::{
     send_job::Released,
 };
 
-/// The submissions of one job, one at a time.
+/// The submissions of one send job, one at a time.
 pub(super) struct Submitter<'a> {
     shared: &'a Shared,
     job: &'a ClaimedJob,
@@ -53,7 +53,7 @@ impl<'a> Submitter<'a> {
         self.pending.is_none()
     }
 
-    /// Hands over settlements, and the next window if there is one. The job waits for the commit even without a window: it ends when
+    /// Hands over settlements, and the next window if there is one. The send job waits for the commit even without a window: it ends when
     /// everything that it knows is recorded.
     pub(super) async fn submit(&mut self, settlements: Vec<Settlement>, planned: Option<Planned>) {
         let (reply, written) = oneshot::channel();
@@ -68,7 +68,7 @@ impl<'a> Submitter<'a> {
             pending.permits = Some(planned.permits);
             Window::new(self.job.hold, planned.first, items)
         });
-        // The committer outlives every job.
+        // The committer outlives every send job.
         let _ = self.shared.submissions.send(Submission::new(settlements, window, reply)).await;
         self.pending = Some(pending);
     }

@@ -1,4 +1,4 @@
-//! The worker's tasks beside its jobs: heartbeats, account states, phases and metrics.
+//! The worker's tasks beside its send jobs: heartbeats, account states, phases and metrics.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ const ADVANCE_EVERY: Duration = Duration::from_millis(500);
 /// How often the backlog is measured for the metrics.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
 
-/// Starts the tasks. They end with the token, after the last job.
+/// Starts the tasks. They end with the token, after the last send job.
 pub(super) fn spawn(shared: &Arc<Shared>, ended: &CancellationToken) -> TaskTracker {
     let tasks = TaskTracker::new();
     let every = |interval: Duration| (interval, ended.clone(), Arc::clone(shared));
@@ -56,7 +56,7 @@ async fn advance_phases(shared: Arc<Shared>) {
         match phases::tend(&shared.pool, &shared.worker).await {
             Ok(false) => break,
             Ok(true) if shared.stopping.is_cancelled() => break,
-            // There may be jobs now.
+            // There may be send jobs now.
             Ok(true) => shared.job_ended.notify_waiters(),
             Err(error) => {
                 tracing::warn!(?error, "a phase was not ended or started: {error}; trying again");

@@ -1,7 +1,7 @@
 //! Whether the committers of a worker have connections to write with.
 //!
-//! A worker whose committers get no connection while its other connections work is starved: it could claim jobs and renew their locks
-//! for ever without a call. It releases its jobs and claims none until it can write again. When no connection works
+//! A worker whose committers get no connection while its other connections work is starved: it could claim send jobs and renew their locks
+//! for ever without a call. It releases its send jobs and claims none until it can write again. When no connection works
 //! the database is away, and nothing can be released; then everything waits.
 
 use std::{
@@ -74,7 +74,7 @@ impl Writing {
         let _ = self.starved.subscribe().wait_for(|starved| *starved).await;
     }
 
-    /// Whether the worker's other connections work: then jobs can be released, and outcomes written.
+    /// Whether the worker's other connections work: then send jobs can be released, and outcomes written.
     pub(super) async fn others_work(&self) -> bool {
         matches!(tokio::time::timeout(ANSWER_WITHIN, pool::ping(&self.others)).await, Ok(Ok(())))
     }

@@ -59,7 +59,7 @@ words!(
 );
 
 words!(
-    /// The state of a run, computed from its jobs.
+    /// The state of a run, computed from its send jobs.
     RunStatus, "run status" {
         /// No worker has claimed a send job of the run yet.
         Queued => "queued",
@@ -89,13 +89,13 @@ words!(
 words!(
     /// The state of a send job.
     JobStatus, "job status" {
-        /// The job waits for a worker.
+        /// The send job waits for a worker.
         Queued => "queued",
-        /// A worker claimed the job.
+        /// A worker claimed the send job.
         Locked => "locked",
         /// Every item is terminal, and not all of them failed.
         Completed => "completed",
-        /// Some items are not terminal; the job is queued again at `run_after`.
+        /// Some items are not terminal; the send job is queued again at `run_after`.
         Failed => "failed",
         /// All items failed, or no attempts are left.
         Dead => "dead",
@@ -194,7 +194,7 @@ pub const RUN_TRANSITIONS: &[(RunStatus, RunStatus)] = &[
     (RunStatus::Running, RunStatus::Failed),
 ];
 
-/// Every legal transition of a send job. `locked` returns to `queued` when the worker releases the job or its lock is stale.
+/// Every legal transition of a send job. `locked` returns to `queued` when the worker releases the send job or its lock is stale.
 pub const JOB_TRANSITIONS: &[(JobStatus, JobStatus)] = &[
     (JobStatus::Queued, JobStatus::Locked),
     (JobStatus::Locked, JobStatus::Completed),

@@ -174,7 +174,7 @@ impl Bluesky {
         // A suspended process may continue here. The resolver may have settled the item as not sent in the meantime. One clock
         // stops during a suspension, the other can be set back.
         if begun.elapsed().max(begun_at.elapsed().unwrap_or_default()) > self.client.limits().total {
-            return Err(http::not_sent("the worker was held up before the post".to_owned()));
+            return Err(http::not_sent("the worker was delayed before the post".to_owned()));
         }
         let answer = http::send(&self.client, self.request(&session, post)).await?;
         if is_session_over(&answer) {

@@ -23,7 +23,7 @@ pub struct Doubt {
     pub id: OutboxId,
     /// Its run.
     pub run_id: RunId,
-    /// Its job.
+    /// Its send job.
     pub job_id: JobId,
     /// Its campaign.
     pub campaign_id: CampaignId,
@@ -43,7 +43,7 @@ pub struct Doubt {
     pub idempotency_key: IdempotencyKey,
     /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     pub attempt: Option<i32>,
     /// Time of the reservation.
     pub reserved_at: Timestamp,
@@ -154,7 +154,7 @@ impl<'a> Resolution<'a> {
     }
 }
 
-/// Settles an item of the tenant, and says what it has become. Its job may be able to end now: wake
+/// Settles an item of the tenant, and says what it has become. Its send job may be able to end now: wake
 /// the workers with [`crate::campaigns::send_jobs::hint`] after the commit.
 pub async fn resolve(
     connection: &mut PgConnection,

@@ -19,9 +19,9 @@ use crate::{
 pub struct Item {
     /// Its id.
     pub id: OutboxId,
-    /// Its job.
+    /// Its send job.
     pub job_id: JobId,
-    /// The place of its job in the run, from 1.
+    /// The place of its send job in the run, from 1.
     pub job_position: i32,
     /// The lead, or the post.
     pub recipient_id: Option<Uuid>,
@@ -39,7 +39,7 @@ pub struct Item {
     pub error: Option<String>,
     /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     pub attempt: Option<i32>,
     /// When it was reserved.
     pub created_at: Timestamp,
@@ -58,10 +58,10 @@ pub enum State {
     InDoubt,
 }
 
-/// The start of a page: after an item of the job with this position.
+/// The start of a page: after an item of the send job with this position.
 pub type After = (i32, OutboxId);
 
-/// The items of a run that were reserved, in the order of its jobs: those after a given one, or from the beginning.
+/// The items of a run that were reserved, in the order of its send jobs: those after a given one, or from the beginning.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,

@@ -1,7 +1,7 @@
-//! Turns at accounts, their circuits, and jobs that wait for them. All processes share them through the database, and times are
+//! Call tokens of accounts, their circuits, and send jobs that wait for them. All processes share them through the database, and times are
 //! the database's.
 //!
-//! A function here acts for a job that the worker holds, at the job's own account or at the one that it fails over to.
+//! A function here acts for a send job that the worker holds, at the send job's own account or at the one that it fails over to.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,21 +20,21 @@ use crate::{
     postgres::{pool, unprepared::unprepared, values::interval},
 };
 
-/// An account as a held job sees it.
+/// An account as a held send job sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobAccount {
-    /// The job.
+    /// The send job.
     pub hold: JobHold,
-    /// Whether it is the account that the job fails over to.
+    /// Whether it is the account that the send job fails over to.
     pub is_failover: bool,
 }
 
-/// A request for turns.
+/// A request for call tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ask {
     /// The account.
     pub at: JobAccount,
-    /// Number of turns.
+    /// Number of call tokens.
     pub wanted: usize,
     /// Calls per second, where the account does not say.
     pub rate: Option<f64>,
@@ -42,10 +42,10 @@ pub struct Ask {
     pub is_again: bool,
 }
 
-/// The answer to a request for turns.
+/// The answer to a request for call tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Turns {
-    /// Number of turns.
+pub struct CallTokens {
+    /// Number of call tokens.
     pub granted: usize,
     /// How long to wait before they are used; or, when there are none, before it makes sense to ask again.
     pub wait: Duration,
@@ -53,8 +53,8 @@ pub struct Turns {
     pub why: Option<Why>,
 }
 
-/// Takes turns.
-pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, StoreError> {
+/// Takes call tokens.
+pub async fn take_call_tokens(pool: &Pool, worker: &str, ask: Ask) -> Result<CallTokens, StoreError> {
     let hold = ask.at.hold;
     let mut transaction = pool::begin(pool).await?;
     let row = sqlx::query!(
@@ -62,7 +62,7 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
         select granted as "granted!",
                wait_seconds as "wait_seconds!",
                why
-          from execution.take_turns($1, $2, $3, $4, $5, $6, $7, $8)
+          from execution.take_call_tokens($1, $2, $3, $4, $5, $6, $7, $8)
         "#,
         hold.tenant_id.0,
         worker,
@@ -75,9 +75,9 @@ pub async fn take_turns(pool: &Pool, worker: &str, ask: Ask) -> Result<Turns, St
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("taking turns at the account"))?;
+    .map_err(StoreError::on("taking call tokens of the account"))?;
     pool::commit(transaction).await?;
-    Ok(Turns {
+    Ok(CallTokens {
         granted: usize::try_from(row.granted).unwrap_or_default(),
         wait: seconds(row.wait_seconds),
         why: row.why.as_deref().and_then(Why::from_word),
@@ -165,7 +165,7 @@ impl Known {
     }
 }
 
-/// The shared state of these jobs' accounts, where there is any.
+/// The shared state of these send jobs' accounts, where there is any.
 pub async fn known(
     pool: &Pool,
     worker: &str,
@@ -211,20 +211,20 @@ pub async fn measure_circuits(pool: &Pool) -> Result<HashMap<String, i64>, Store
     Ok(rows.into_iter().map(|row| (row.provider, row.open)).collect())
 }
 
-/// The reason and the length of a job's wait.
+/// The reason and the length of a send job's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutOff {
     /// The length.
     pub wait: Duration,
     /// The reason.
     pub why: Why,
-    /// Whether the other jobs of the run would wait for the same.
+    /// Whether the other send jobs of the run would wait for the same.
     pub whole_run: bool,
 }
 
-/// Releases a job until it may go on, without using up an attempt. Returns the number of jobs that wait now.
+/// Releases a send job until it may go on, without using up an attempt. Returns the number of send jobs that wait now.
 ///
-/// `limits` are those under which the job must wait. If the account has others by now, the job is due at once.
+/// `limits` are those under which the send job must wait. If the account has others by now, the send job is due at once.
 pub async fn put_off(
     pool: &Pool,
     worker: &str,
@@ -247,17 +247,17 @@ pub async fn put_off(
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("putting the job off"))?;
+    .map_err(StoreError::on("putting the send job off"))?;
     pool::commit(transaction).await?;
     Ok(jobs)
 }
 
-/// Waiting jobs of a run, and the reason.
+/// Waiting send jobs of a run, and the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Waiting {
-    /// Number of jobs.
+    /// Number of send jobs.
     pub jobs: i64,
-    /// Reason of the jobs that are due first.
+    /// Reason of the send jobs that are due first.
     pub why: Why,
     /// Time until which they wait.
     pub until: Timestamp,

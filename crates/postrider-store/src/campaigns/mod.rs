@@ -6,6 +6,7 @@
 //! | [`phases`], [`history`] | controls of phases, and the events of a campaign in order |
 //! | [`runs`], [`items`], [`trace`] | runs: their progress, launch certificate, items and trace |
 //! | [`send_jobs`], [`outbox`] | the statements of workers: claim send jobs, reserve and settle items, end send jobs |
+//! | [`failover`] | move reservations to another account |
 //! | [`reservation`] | at most one provider call per idempotency key |
 //! | [`limits`] | the rates of accounts, their circuits, and send jobs that wait for them |
 //! | [`doubts`], [`resolving`] | items in doubt: list and resolve, by a person and by the resolver |
@@ -17,6 +18,7 @@ pub mod assets;
 pub mod callbacks;
 pub mod doubts;
 mod draft;
+pub mod failover;
 pub mod history;
 pub mod items;
 pub mod leads;
@@ -49,9 +51,9 @@ pub use self::{
     standing::{PhaseState, RunState, Snapshot, run_states, snapshot, status},
 };
 
-/// Items per job, unless said otherwise.
+/// Items per send job, unless said otherwise.
 pub const JOB_SIZE: i32 = 500;
-/// Most items per job.
+/// Most items per send job.
 pub const JOB_SIZE_MAX: i32 = 10_000;
 
 /// Makes a campaign of the tenant; all of it or nothing.

@@ -1,6 +1,6 @@
 //! Reserving and settling items, many at a time, in one transaction.
 //!
-//! Only this module makes a [`Reservation`], and only after the COMMIT of its row was seen, on a connection that was idle before.
+//! Only this module makes a [`Reservation`] (`failover` moves one to another account), and only after the COMMIT of its row was seen, on a connection that was idle before.
 
 use std::borrow::Cow;
 
@@ -24,10 +24,10 @@ use crate::{
     tenancy::fence::{Fence, Pass},
 };
 
-/// A job and the attempt that every write names.
+/// A send job and the attempt that every write names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobHold {
-    /// Id of the job.
+    /// Id of the send job.
     pub job_id: JobId,
     /// The tenant.
     pub tenant_id: TenantId,
@@ -38,49 +38,49 @@ pub struct JobHold {
 }
 
 impl JobHold {
-    /// The job without the attempt.
+    /// The send job without the attempt.
     #[must_use]
     pub const fn job(self) -> JobRef {
         JobRef { tenant: self.tenant_id, id: self.job_id }
     }
 }
 
-/// A job and its tenant. Ids of jobs are unique within a tenant.
+/// A send job and its tenant. Ids of send jobs are unique within a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobRef {
-    /// The tenant of the job.
+    /// The tenant of the send job.
     pub tenant: TenantId,
-    /// The id of the job.
+    /// The id of the send job.
     pub id: JobId,
 }
 
 /// An item and its tenant. Ids of items are unique within a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct ItemRef {
-    tenant: TenantId,
-    id: OutboxId,
+pub(super) struct ItemRef {
+    pub(super) tenant: TenantId,
+    pub(super) id: OutboxId,
 }
 
 impl ItemRef {
-    fn of(reservation: &Reservation) -> Self {
+    pub(super) fn of(reservation: &Reservation) -> Self {
         Self { tenant: reservation.tenant_id(), id: reservation.outbox_id() }
     }
 }
 
-/// A stretch of a job's items to reserve.
+/// A stretch of a send job's items to reserve.
 #[derive(Debug)]
 pub struct Window {
-    /// The job they belong to.
+    /// The send job they belong to.
     pub job: JobHold,
-    /// The place of the first one among the job's items, from 0.
+    /// The place of the first one among the send job's items, from 0.
     pub first: usize,
-    /// The items, in the job's order.
+    /// The items, in the send job's order.
     pub items: Vec<PlannedItem>,
     asked: Asked,
 }
 
 impl Window {
-    /// Asks for the items of a job from `first` on. The reservations count as old as this request.
+    /// Asks for the items of a send job from `first` on. The reservations count as old as this request.
     #[must_use]
     pub fn new(job: JobHold, first: usize, items: Vec<PlannedItem>) -> Self {
         Self { job, first, items, asked: Asked::now() }
@@ -90,7 +90,7 @@ impl Window {
 /// An item to reserve.
 #[derive(Debug)]
 pub struct PlannedItem {
-    /// The item of the job.
+    /// The item of the send job.
     pub item_id: Uuid,
     /// The id that its row will have.
     pub outbox_id: OutboxId,
@@ -138,7 +138,7 @@ pub enum WindowAnswer {
     Paused,
     /// The fence is closed; nothing was reserved.
     Closed,
-    /// The job is not held any more.
+    /// The send job is not held any more.
     Lost,
 }
 
@@ -269,7 +269,7 @@ async fn settle_and_reserve(
         finalize(&mut transaction, worker, settlements).await?;
         crash_point!("finalize.after_statement");
     }
-    // In the order of tenants and jobs, so that two writers never wait for each other in a circle.
+    // In the order of tenants and send jobs, so that two writers never wait for each other in a circle.
     let mut order: Vec<usize> = (0..windows.len()).collect();
     order.sort_unstable_by_key(|n| windows[*n].job.job());
     let in_order: Vec<&Window> = order.iter().map(|n| windows[*n]).collect();
@@ -292,84 +292,6 @@ async fn settle_and_reserve(
     let mut answers: Vec<(usize, WindowAnswer)> = order.into_iter().zip(answered).collect();
     answers.sort_unstable_by_key(|(n, _)| *n);
     Ok(answers.into_iter().map(|(_, answer)| answer).collect())
-}
-
-/// The result of moving reservations to the account that their run fails over to.
-#[derive(Debug)]
-pub struct MovedOver {
-    /// The reservations that moved: call each there, once.
-    pub moved: Vec<Reservation>,
-    /// The reservations that did not move and must not be called: another session has settled them.
-    pub kept: Vec<Reservation>,
-}
-
-/// Moves reservations whose first account provably did not send them. They are returned only after the COMMIT was seen, so nothing is
-/// called without a committed row that names the account. After an error nothing was called there, and nothing will be.
-pub async fn move_over(
-    pool: &Pool,
-    worker: &str,
-    reservations: Vec<Reservation>,
-) -> Result<MovedOver, MoveFailed> {
-    let asked = Asked::now();
-    let items = reservations.iter().filter(|reservation| !reservation.has_moved()).map(ItemRef::of).collect();
-    let items = match commit_move(pool, worker, items).await {
-        Ok(items) => items,
-        Err(error) => return Err(MoveFailed { reservations, error }),
-    };
-    let (moved, kept): (Vec<_>, Vec<_>) =
-        reservations.into_iter().partition(|reservation| items.contains(&ItemRef::of(reservation)));
-    Ok(MovedOver { moved: moved.into_iter().map(|reservation| reservation.moved(asked)).collect(), kept })
-}
-
-/// The same for one. A reservation that did not move is the error's value, and must not be called.
-pub async fn move_one_over(pool: &Pool, worker: &str, reservation: Reservation) -> Result<Reservation, Kept> {
-    let asked = Asked::now();
-    let item = ItemRef::of(&reservation);
-    if reservation.has_moved() {
-        return Err(Kept { reservation, error: None });
-    }
-    match commit_move(pool, worker, vec![item]).await {
-        Ok(items) if items.contains(&item) => Ok(reservation.moved(asked)),
-        Ok(_) => Err(Kept { reservation, error: None }),
-        Err(error) => Err(Kept { reservation, error: Some(error) }),
-    }
-}
-
-/// A reservation that did not move. Settle it as not sent.
-#[derive(Debug)]
-pub struct Kept {
-    /// The reservation.
-    pub reservation: Reservation,
-    /// The error, unless another session has settled it.
-    pub error: Option<StoreError>,
-}
-
-/// A move that may or may not have been committed. No call was made because of it.
-#[derive(Debug)]
-pub struct MoveFailed {
-    /// The reservations. Settle them as not sent.
-    pub reservations: Vec<Reservation>,
-    /// The error.
-    pub error: StoreError,
-}
-
-async fn commit_move(pool: &Pool, worker: &str, mut items: Vec<ItemRef>) -> Result<Vec<ItemRef>, StoreError> {
-    // In the order of tenants and ids, so that two writers never wait for each other in a circle.
-    items.sort_unstable();
-    let (tenants, ids): (Vec<Uuid>, Vec<Uuid>) = items.iter().map(|item| (item.tenant.0, item.id.0)).unzip();
-    let mut transaction = pool::begin(pool).await?;
-    let moved = sqlx::query!(
-        r#"select tenant_id as "tenant_id!", id as "id!" from execution.move_outbox_items($1, $2, $3)"#,
-        &tenants,
-        worker,
-        &ids,
-    )
-    .fetch_all(unprepared(&mut transaction))
-    .await
-    .map_err(StoreError::on("moving items to the other account"))?;
-    pool::commit(transaction).await?;
-    let item = |tenant, id| ItemRef { tenant: TenantId(tenant), id: OutboxId(id) };
-    Ok(moved.into_iter().map(|row| item(row.tenant_id, row.id)).collect())
 }
 
 /// Commits. A test can kill the process between the COMMIT and its acknowledgement.

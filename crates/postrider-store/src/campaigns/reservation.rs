@@ -96,7 +96,7 @@ impl Reservation {
         &self.key
     }
 
-    /// How long ago it was first asked for. A worker that was held up must not call any more: others may already take the
+    /// How long ago it was first asked for. A worker that was delayed must not call any more: others may already take the
     /// provider's silence for an answer.
     #[must_use]
     pub fn age(&self) -> Duration {

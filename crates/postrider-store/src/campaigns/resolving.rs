@@ -67,7 +67,7 @@ impl HeldDoubt {
         }
     }
 
-    /// How long ago it was asked for. A resolver that was held up must not repeat anything: its lease may be over.
+    /// How long ago it was asked for. A resolver that was delayed must not repeat anything: its lease may be over.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.asked.age()
@@ -334,28 +334,28 @@ fn lead(json: serde_json::Value) -> Result<Lead, StoreError> {
     })
 }
 
-/// A turn at the account of a doubt.
+/// A call token of the account of a doubt.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Turn {
-    /// The turn may be used after this time.
+pub enum CallToken {
+    /// The call token may be used after this time.
     In(Duration),
-    /// There is no turn before this time.
+    /// There is no call token before this time.
     NotBefore(Duration),
 }
 
-/// Takes a turn for repeating a call. `rate` is the provider's where the account has none.
-pub async fn take_turn(
+/// Takes a call token for repeating a call. `rate` is the provider's where the account has none.
+pub async fn take_call_token(
     pool: &Pool,
     resolver: &str,
     doubt: &HeldDoubt,
     rate: Option<f64>,
-) -> Result<Turn, StoreError> {
+) -> Result<CallToken, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let row = sqlx::query!(
         r#"
         select granted as "granted!",
                wait_seconds as "wait_seconds!"
-          from execution.take_turn_for_doubt($1, $2, $3, $4, $5)
+          from execution.take_call_token_for_doubt($1, $2, $3, $4, $5)
         "#,
         doubt.tenant_id.0,
         resolver,
@@ -365,13 +365,13 @@ pub async fn take_turn(
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("taking a turn at the account"))?;
+    .map_err(StoreError::on("taking a call token of the account"))?;
     pool::commit(transaction).await?;
     let wait = Duration::try_from_secs_f64(row.wait_seconds).unwrap_or_default();
-    Ok(if row.granted { Turn::In(wait) } else { Turn::NotBefore(wait) })
+    Ok(if row.granted { CallToken::In(wait) } else { CallToken::NotBefore(wait) })
 }
 
-/// Settles a doubt with its evidence, and returns the item's new state. Its job may be able to end now: wake the workers with
+/// Settles a doubt with its evidence, and returns the item's new state. Its send job may be able to end now: wake the workers with
 /// [`crate::campaigns::send_jobs::hint`].
 pub async fn settle(
     pool: &Pool,

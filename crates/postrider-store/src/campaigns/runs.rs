@@ -51,9 +51,9 @@ pub struct Run {
     pub correlation_id: Uuid,
     /// When it was deployed.
     pub created_at: Timestamp,
-    /// When its first job was taken.
+    /// When its first send job was taken.
     pub started_at: Option<Timestamp>,
-    /// When its last job ended.
+    /// When its last send job ended.
     pub finished_at: Option<Timestamp>,
 }
 
@@ -220,7 +220,7 @@ pub struct Progress {
     pub in_doubt: i64,
     /// Items reserved by a worker that is at work on them.
     pub in_flight: i64,
-    /// Its jobs.
+    /// Its send jobs.
     pub jobs: JobCounts,
 }
 

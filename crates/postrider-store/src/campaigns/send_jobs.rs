@@ -25,13 +25,13 @@ use crate::{
     tenancy::accounts,
 };
 
-/// The channel for hints, sent after a commit, that there are jobs.
+/// The channel for hints, sent after a commit, that there are send jobs.
 pub const HINT_CHANNEL: &str = "postrider_jobs";
 
-/// A job that this worker holds.
+/// A send job that this worker holds.
 #[derive(Debug, Clone)]
 pub struct ClaimedJob {
-    /// Names the job and the attempt in every write.
+    /// Names the send job and the attempt in every write.
     pub hold: JobHold,
     /// Its workspace.
     pub workspace_id: WorkspaceId,
@@ -53,15 +53,15 @@ pub struct ClaimedJob {
     pub correlation_id: Uuid,
 }
 
-/// A tenant of which jobs are to be claimed, and how many.
+/// A tenant of which send jobs are to be claimed, and how many.
 struct Due {
     tenant: TenantId,
     jobs: i32,
     is_overdue: bool,
 }
 
-/// Claims up to `limit` jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
-/// commit was seen. A tenant whose claim fails does not take the jobs of the others from the worker: the error is logged.
+/// Claims up to `limit` send jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
+/// commit was seen. A tenant whose claim fails does not take the send jobs of the others from the worker: the error is logged.
 pub async fn claim(
     pool: &Pool,
     worker: &str,
@@ -93,7 +93,7 @@ pub async fn claim(
     Ok(claimed)
 }
 
-/// Chooses tenants with due jobs, the one that was served longest ago first, without locking anything.
+/// Chooses tenants with due send jobs, the one that was served longest ago first, without locking anything.
 async fn choose(
     pool: &Pool,
     limit: usize,
@@ -218,7 +218,7 @@ pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Ve
     Ok(held.into_iter().map(|row| JobRef { tenant: TenantId(row.tenant_id), id: JobId(row.id) }).collect())
 }
 
-/// Ends a job whose items have all been tried, and returns its new state.
+/// Ends a send job whose items have all been tried, and returns its new state.
 pub async fn complete(
     pool: &Pool,
     worker: &str,
@@ -244,7 +244,7 @@ pub async fn complete(
     known(&status)
 }
 
-/// Ends an attempt that could not go on, and returns the job's new state.
+/// Ends an attempt that could not go on, and returns the send job's new state.
 pub async fn fail(
     pool: &Pool,
     worker: &str,
@@ -269,7 +269,7 @@ pub async fn fail(
     known(&status)
 }
 
-/// Releases a job, to be claimed again after a while. It uses up no attempt.
+/// Releases a send job, to be claimed again after a while. It uses up no attempt.
 pub async fn release(
     pool: &Pool,
     worker: &str,
@@ -291,14 +291,14 @@ pub async fn release(
     pool::commit(transaction).await
 }
 
-/// Numbers of jobs and of items in doubt, over all tenants.
+/// Numbers of send jobs and of items in doubt, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backlog {
     /// Jobs that wait for a worker.
     pub jobs_waiting: i64,
     /// Jobs that a worker holds.
     pub jobs_locked: i64,
-    /// Age of the oldest heartbeat among locked jobs.
+    /// Age of the oldest heartbeat among locked send jobs.
     pub oldest_lock_seconds: f64,
     /// Items in doubt.
     pub items_in_doubt: i64,
@@ -327,7 +327,7 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
     Ok(backlog)
 }
 
-/// The data that a job needs.
+/// The data that a send job needs.
 #[derive(Debug)]
 pub struct Material {
     /// The content of the asset, if it was asked for.
@@ -342,7 +342,7 @@ pub struct Material {
     pub begun: HashSet<Uuid>,
 }
 
-/// An account that a job may use.
+/// An account that a send job may use.
 #[derive(Debug)]
 pub struct OpenAccount {
     /// Its id.
@@ -372,13 +372,13 @@ pub struct Lead {
     pub phone: Option<String>,
     /// Its time zone.
     pub timezone: Option<String>,
-    /// Its further attributes, as they are stored: a job has hundreds of leads, and reads one at a time.
+    /// Its further attributes, as they are stored: a send job has hundreds of leads, and reads one at a time.
     pub attributes: Box<RawValue>,
     /// The reason why it is suppressed, if it is.
     pub suppression_reason: Option<String>,
 }
 
-/// The data of a job to read, besides its leads and accounts.
+/// The data of a send job to read, besides its leads and accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// Whether to read the asset's content. It never changes, so it may be known already.
@@ -387,7 +387,7 @@ pub struct Wanted {
     pub begun: bool,
 }
 
-/// Reads the data that a job needs. `None` when it is not held any more.
+/// Reads the data that a send job needs. `None` when it is not held any more.
 pub async fn material(
     pool: &Pool,
     worker: &str,
@@ -416,7 +416,7 @@ pub async fn material(
     Ok(Some(Material { content, account, failover, leads, begun }))
 }
 
-/// The content of a job's asset. `None`: the job is not held.
+/// The content of a send job's asset. `None`: the send job is not held.
 async fn read_content(
     connection: &mut PgConnection,
     worker: &str,
@@ -434,7 +434,7 @@ async fn read_content(
     .map_err(StoreError::on("reading the job"))
 }
 
-/// The account of a job, and the one that it fails over to.
+/// The account of a send job, and the one that it fails over to.
 async fn read_accounts(
     connection: &mut PgConnection,
     worker: &str,
@@ -477,8 +477,8 @@ async fn read_accounts(
     Ok((account, failover))
 }
 
-/// The leads among a job's items, and the items that have a row already, if `with_begun` is set. A lead counts as suppressed when any
-/// lead with its address is. `None`: the job is not held.
+/// The leads among a send job's items, and the items that have a row already, if `with_begun` is set. A lead counts as suppressed when any
+/// lead with its address is. `None`: the send job is not held.
 async fn audience(
     connection: &mut PgConnection,
     worker: &str,

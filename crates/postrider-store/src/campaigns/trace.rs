@@ -1,4 +1,4 @@
-//! The trace of a campaign, a run, a job or an item: run, jobs, items, and the log.
+//! The trace of a campaign, a run, a send job or an item: run, send jobs, items, and the log.
 
 use std::collections::HashMap;
 
@@ -29,9 +29,9 @@ pub enum Subject {
     Campaign(CampaignId),
     /// A run.
     Run(RunId),
-    /// A job, with its run.
+    /// A send job, with its run.
     Job(JobId),
-    /// An item, with its job and its run.
+    /// An item, with its send job and its run.
     Item(OutboxId),
 }
 
@@ -112,24 +112,24 @@ pub struct TracedRun {
     /// The run itself.
     #[serde(flatten)]
     pub run: Run,
-    /// Its jobs, in their order.
+    /// Its send jobs, in their order.
     pub jobs: Vec<TracedJob>,
     /// Jobs that did not fit.
     pub jobs_left_out: i64,
 }
 
-/// A job in a trace.
+/// A send job in a trace.
 #[derive(Debug, Serialize)]
 pub struct TracedJob {
     /// Its id.
     pub id: JobId,
     /// Its place in the run, from 1.
     pub position: i32,
-    /// Type of the job.
+    /// Type of the send job.
     pub job_type: String,
     /// Its state.
     pub status: JobStatus,
-    /// Result of the job.
+    /// Result of the send job.
     pub outcome: Option<JobOutcome>,
     /// Attempts that began.
     pub attempts: i32,
@@ -182,7 +182,7 @@ pub struct TracedItem {
     pub error: Option<String>,
     /// Worker that reserved it.
     pub reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     pub attempt: Option<i32>,
     /// When it was reserved.
     pub created_at: Timestamp,
@@ -207,13 +207,13 @@ pub struct AuditLine {
     pub note: Option<String>,
     /// The run.
     pub run_id: Option<RunId>,
-    /// The job.
+    /// The send job.
     pub job_id: Option<JobId>,
     /// The item.
     pub outbox_id: Option<OutboxId>,
 }
 
-/// Reads the trace of a subject that [`find`] found, with at most `limit` jobs, items and lines each.
+/// Reads the trace of a subject that [`find`] found, with at most `limit` send jobs, items and lines each.
 pub async fn read(
     connection: &mut PgConnection,
     tenant: TenantId,

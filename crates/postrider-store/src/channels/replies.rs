@@ -94,7 +94,7 @@ impl ClaimedReply {
         self.reservation.outbox_id()
     }
 
-    /// Time since the claim. A dispatcher that was held up must not call any more: another one may hold the lock.
+    /// Time since the claim. A dispatcher that was delayed must not call any more: another one may hold the lock.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.reservation.age()

@@ -1,4 +1,4 @@
-//! Runs, jobs, items and lines of the log, as answers show them.
+//! Runs, send jobs, items and lines of the log, as answers show them.
 
 use jiff::Timestamp;
 use postrider_model::{
@@ -47,9 +47,9 @@ pub(crate) struct RunBody {
     /// Correlation id in logs.
     correlation_id: Uuid,
     created_at: Timestamp,
-    /// When its first job was taken.
+    /// When its first send job was taken.
     started_at: Option<Timestamp>,
-    /// When its last job ended.
+    /// When its last send job ended.
     finished_at: Option<Timestamp>,
 }
 
@@ -144,13 +144,13 @@ impl From<Progress> for ProgressBody {
     }
 }
 
-/// Waiting jobs, and the reason.
+/// Waiting send jobs, and the reason.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Waiting)]
 pub(crate) struct WaitingBody {
-    /// Number of jobs.
+    /// Number of send jobs.
     jobs: i64,
-    /// Reason of the jobs that are due first.
+    /// Reason of the send jobs that are due first.
     #[schema(value_type = words::Why)]
     why: Why,
     until: Timestamp,
@@ -178,7 +178,7 @@ pub(crate) struct ItemBody {
     error: Option<String>,
     /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     attempt: Option<i32>,
     /// When it was reserved.
     created_at: Timestamp,
@@ -312,7 +312,7 @@ impl From<Certificate> for CertificateBody {
 #[schema(as = Trace)]
 pub(crate) struct TraceBody {
     run: RunBody,
-    /// Its jobs, in their order.
+    /// Its send jobs, in their order.
     jobs: Vec<TracedJobBody>,
     /// Jobs that did not fit.
     jobs_left_out: i64,
@@ -334,18 +334,18 @@ impl TraceBody {
     }
 }
 
-/// A job in a trace.
+/// A send job in a trace.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TracedJob)]
 pub(crate) struct TracedJobBody {
     id: Uuid,
     /// Its place in the run, from 1.
     position: i32,
-    /// Type of the job.
+    /// Type of the send job.
     job_type: String,
     #[schema(value_type = words::JobStatus)]
     status: JobStatus,
-    /// Result of the job.
+    /// Result of the send job.
     #[schema(value_type = Option<words::JobOutcome>)]
     outcome: Option<JobOutcome>,
     /// Attempts that began.
@@ -421,7 +421,7 @@ pub(crate) struct TracedItemBody {
     error: Option<String>,
     /// Worker that reserved it.
     reserved_by: Option<String>,
-    /// Attempt of its job that reserved it.
+    /// Attempt of its send job that reserved it.
     attempt: Option<i32>,
     /// When it was reserved.
     created_at: Timestamp,

@@ -8,14 +8,14 @@ use std::{
 use axum::body::Bytes;
 
 /// Maximum number of events in the feed. A reader that is further behind is too slow.
-pub(crate) const HELD_MAX: usize = 256;
+pub(crate) const EVENTS_MAX: usize = 256;
 /// Time for which the feed keeps an event. Longer than a reader may lag, so that a quiet campaign costs nothing.
-const HELD_FOR: Duration = Duration::from_secs(30);
+const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// A stretch of the history without gaps, up to the newest event that this process knows of.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    /// The number of the first event that is held, or of the next one that will be.
+    /// The number of the first event in the feed, or of the next one that will be.
     from: i64,
     frames: VecDeque<(Instant, Bytes)>,
     is_broken: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Feed {
 
 /// The result of a look-up in the feed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum Lookup {
     /// The event.
     Frame(Bytes),
     /// The event has not happened, as far as this process knows.
@@ -46,12 +46,12 @@ impl Feed {
     }
 
     /// The event with this number.
-    pub(crate) fn get(&self, sequence: i64) -> Held {
+    pub(crate) fn get(&self, sequence: i64) -> Lookup {
         if self.is_broken {
-            return Held::Broken;
+            return Lookup::Broken;
         }
-        let Ok(at) = usize::try_from(sequence - self.from) else { return Held::Gone };
-        self.frames.get(at).map_or(Held::NotYet, |(_, frame)| Held::Frame(frame.clone()))
+        let Ok(at) = usize::try_from(sequence - self.from) else { return Lookup::Gone };
+        self.frames.get(at).map_or(Lookup::NotYet, |(_, frame)| Lookup::Frame(frame.clone()))
     }
 
     /// Appends the next event. If it does not follow the newest one, the events in between are gone.
@@ -59,7 +59,7 @@ impl Feed {
         if sequence != self.newest() + 1 {
             *self = Self::after(sequence - 1);
         }
-        if self.frames.len() == HELD_MAX {
+        if self.frames.len() == EVENTS_MAX {
             self.clear();
         }
         self.frames.push_back((now, frame));
@@ -67,7 +67,7 @@ impl Feed {
 
     /// Removes old events.
     pub(crate) fn forget(&mut self, now: Instant) {
-        while self.frames.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > HELD_FOR) {
+        while self.frames.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > KEPT_FOR) {
             self.clear();
         }
         if self.frames.is_empty() {
@@ -104,16 +104,16 @@ mod tests {
     #[test]
     fn every_number_is_gone_here_or_not_yet() {
         let (mut feed, now) = (Feed::after(7), Instant::now());
-        assert_eq!((feed.newest(), feed.get(7), feed.get(8)), (7, Held::Gone, Held::NotYet));
+        assert_eq!((feed.newest(), feed.get(7), feed.get(8)), (7, Lookup::Gone, Lookup::NotYet));
         for sequence in 8..1000 {
             feed.push(sequence, frame(sequence), now);
             assert_eq!(feed.newest(), sequence);
         }
         for sequence in 0..1100 {
             let expected = match sequence {
-                ..744 => Held::Gone,
-                744..1000 => Held::Frame(frame(sequence)),
-                _ => Held::NotYet,
+                ..744 => Lookup::Gone,
+                744..1000 => Lookup::Frame(frame(sequence)),
+                _ => Lookup::NotYet,
             };
             assert_eq!(feed.get(sequence), expected, "{sequence}");
         }
@@ -125,12 +125,15 @@ mod tests {
         feed.push(1, frame(1), start);
         feed.push(2, frame(2), start + Duration::from_secs(20));
         feed.forget(start + Duration::from_secs(31));
-        assert_eq!((feed.get(1), feed.get(2)), (Held::Gone, Held::Frame(frame(2))));
+        assert_eq!((feed.get(1), feed.get(2)), (Lookup::Gone, Lookup::Frame(frame(2))));
         feed.push(5, frame(5), start);
-        assert_eq!((feed.get(2), feed.get(4), feed.get(5)), (Held::Gone, Held::Gone, Held::Frame(frame(5))));
+        assert_eq!(
+            (feed.get(2), feed.get(4), feed.get(5)),
+            (Lookup::Gone, Lookup::Gone, Lookup::Frame(frame(5)))
+        );
         feed.skip_to(9);
-        assert_eq!((feed.get(9), feed.get(10)), (Held::Gone, Held::NotYet));
+        assert_eq!((feed.get(9), feed.get(10)), (Lookup::Gone, Lookup::NotYet));
         feed.break_off();
-        assert_eq!(feed.get(10), Held::Broken);
+        assert_eq!(feed.get(10), Lookup::Broken);
     }
 }

@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use futures::{Stream, stream};
 
 use super::{
-    feed::Held,
+    feed::Lookup,
     frame::{self, EndReason, Reason},
     hub::ReaderSlot,
 };
@@ -71,10 +71,10 @@ impl Reader {
             if let Some(frame) = self.page.pop_front() {
                 return Some(self.give(frame));
             }
-            let held = self.slot.feed.borrow_and_update().get(self.at + 1);
-            match held {
-                Held::Frame(frame) => return Some(self.give(frame)),
-                Held::NotYet => {
+            let found = self.slot.feed.borrow_and_update().get(self.at + 1);
+            match found {
+                Lookup::Frame(frame) => return Some(self.give(frame)),
+                Lookup::NotYet => {
                     let keep_alive = self.slot.hub().settings().keep_alive;
                     let news = tokio::time::timeout(keep_alive, self.slot.feed.changed()).await;
                     self.up_to_date_at = Some(Instant::now());
@@ -84,11 +84,11 @@ impl Reader {
                         Err(_) => return Some(frame::KEEP_ALIVE),
                     }
                 }
-                Held::Gone if self.is_too_slow() => {
+                Lookup::Gone if self.is_too_slow() => {
                     self.slot.hub().meters().too_slow.increment(1);
                     return Some(self.snapshot_required(Reason::TooSlow));
                 }
-                Held::Gone => {
+                Lookup::Gone => {
                     // In a box, because most readers never need it and all of them would have to hold it.
                     match Box::pin(self.slot.page_after(self.at)).await {
                         Ok(page) if follows(&page, self.at) => {
@@ -102,7 +102,7 @@ impl Reader {
                         }
                     }
                 }
-                Held::Broken => return Some(self.snapshot_required(Reason::Ahead)),
+                Lookup::Broken => return Some(self.snapshot_required(Reason::Ahead)),
             }
         }
     }

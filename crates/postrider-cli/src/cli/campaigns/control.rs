@@ -104,7 +104,7 @@ async fn control(
             }
         };
         if changed {
-            // After the commit, so that the workers find the jobs when they wake up.
+            // After the commit, so that the workers find the send jobs when they wake up.
             let mut hinting = pool::begin(&pool).await?;
             send_jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;

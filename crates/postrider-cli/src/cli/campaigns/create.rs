@@ -139,7 +139,7 @@ async fn find_asset(
     Ok(Some(asset.id))
 }
 
-/// Warnings about accounts that cannot work with their settings, which would make every job wait. They are no errors, because the
+/// Warnings about accounts that cannot work with their settings, which would make every send job wait. They are no errors, because the
 /// configuration of the server may differ from this command's.
 async fn unfit_accounts(
     connection: &mut PgConnection,

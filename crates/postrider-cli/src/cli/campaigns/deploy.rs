@@ -26,7 +26,7 @@ pub struct DeployArgs {
     /// Deploy this phase [default: the phase in progress, or else the next]
     #[arg(long, value_name = "PHASE")]
     phase: Option<String>,
-    /// Put at most this many items into a job
+    /// Put at most this many items into a send job
     #[arg(long, value_name = "N", default_value_t = JOB_SIZE, value_parser = clap::value_parser!(i32).range(1..=i64::from(JOB_SIZE_MAX)))]
     job_size: i32,
     /// Show the progress until the run ends
@@ -68,7 +68,7 @@ async fn deploy(
     )
     .await?;
     pool::commit(transaction).await?;
-    // After the commit, so that the workers find the jobs when they wake up.
+    // After the commit, so that the workers find the send jobs when they wake up.
     let mut hinting = pool::begin(pool).await?;
     send_jobs::hint(&mut hinting).await?;
     pool::commit(hinting).await?;

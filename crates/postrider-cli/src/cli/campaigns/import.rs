@@ -126,7 +126,7 @@ pub async fn run(args: ImportArgs, config: &Config) -> anyhow::Result<ExitCode> 
         }
         return Ok(ExitCode::from(130));
     }
-    report.verdict()?;
+    report.refuse_bad_lines()?;
     Ok(ExitCode::SUCCESS)
 }
 

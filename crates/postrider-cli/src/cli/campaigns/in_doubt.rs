@@ -101,7 +101,7 @@ async fn act(
             let status =
                 doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
             pool::commit(transaction).await?;
-            // The job of the item may have waited only for this item.
+            // The send job of the item may have waited only for this item.
             let mut hinting = pool::begin(&pool).await?;
             send_jobs::hint(&mut hinting).await?;
             pool::commit(hinting).await?;

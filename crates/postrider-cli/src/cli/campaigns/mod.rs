@@ -5,10 +5,10 @@ mod deploy;
 mod file;
 mod import;
 pub mod in_doubt;
+mod result;
 mod status;
 mod target;
 pub mod trace;
-mod verdict;
 mod verify;
 mod watch;
 
@@ -44,10 +44,10 @@ pub enum CampaignCommand {
     /// List campaigns, or show the state of one
     Status(status::StatusArgs),
     /// Show the phases and what they wait for, live, until they end
-    #[command(after_help = verdict::EXIT_CODES)]
+    #[command(after_help = result::EXIT_CODES)]
     Watch(watch::WatchArgs),
     /// Count the outcomes of all items, and show the launch certificate
-    #[command(after_help = verdict::EXIT_CODES)]
+    #[command(after_help = result::EXIT_CODES)]
     Verify(verify::VerifyArgs),
 }
 

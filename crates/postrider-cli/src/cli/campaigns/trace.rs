@@ -1,4 +1,4 @@
-//! `postrider trace`: the complete history of a campaign, a run, a job or an item, as a tree.
+//! `postrider trace`: the complete history of a campaign, a run, a send job or an item, as a tree.
 
 use std::process::ExitCode;
 
@@ -13,9 +13,9 @@ use crate::config::Config;
 pub struct TraceArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// The id of a campaign, run, job or item; an idempotency key; a correlation id; or the name of a campaign
+    /// The id of a campaign, run, send job or item; an idempotency key; a correlation id; or the name of a campaign
     id: String,
-    /// Show at most this many jobs, items and log lines each; problems come first
+    /// Show at most this many send jobs, items and log lines each; problems come first
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(1..=100_000))]
     limit: i64,
     /// Print JSON

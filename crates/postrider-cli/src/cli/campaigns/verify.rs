@@ -18,8 +18,8 @@ use postrider_store::{
 use serde::Serialize;
 
 use super::{
+    result::{self, LaunchResult, PhaseResult},
     target::{self, Target},
-    verdict::{self, Outcome, Verdict},
 };
 use crate::{
     cli::{ForTenant, output, with_installation},
@@ -45,8 +45,8 @@ pub struct VerifyArgs {
 #[derive(Serialize)]
 struct Answer {
     launched: bool,
-    verdict: Verdict,
-    phases: Vec<Outcome>,
+    result: LaunchResult,
+    phases: Vec<PhaseResult>,
     certificates: Vec<Certified>,
     not_deployed: Vec<String>,
 }
@@ -68,9 +68,9 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let (phases, not_deployed) =
             wanted_runs(&mut transaction, tenant.id, &args.what, args.phase.as_deref()).await?;
-        let outcomes: Vec<Outcome> = phases.iter().filter_map(|runs| Outcome::of(runs)).collect();
-        let worst = outcomes.iter().map(|outcome| outcome.verdict).max().unwrap_or(Verdict::NotLaunched);
-        let verdict = if not_deployed.is_empty() { worst } else { Verdict::NotLaunched };
+        let outcomes: Vec<PhaseResult> = phases.iter().filter_map(|runs| PhaseResult::of(runs)).collect();
+        let worst = outcomes.iter().map(|outcome| outcome.result).max().unwrap_or(LaunchResult::NotLaunched);
+        let result = if not_deployed.is_empty() { worst } else { LaunchResult::NotLaunched };
         let certificates = phases.into_iter().flatten().map(|(run, certificate)| Certified {
             campaign: run.campaign,
             phase: run.phase,
@@ -78,8 +78,8 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
             success: run.channel.success(),
         });
         Ok(Answer {
-            launched: verdict != Verdict::NotLaunched,
-            verdict,
+            launched: result != LaunchResult::NotLaunched,
+            result,
             phases: outcomes,
             certificates: certificates.collect(),
             not_deployed,
@@ -92,14 +92,14 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
         for certified in &answer.certificates {
             show(certified)?;
         }
-        for outcome in answer.phases.iter().filter(|outcome| outcome.verdict != Verdict::NotLaunched) {
+        for outcome in answer.phases.iter().filter(|outcome| outcome.result != LaunchResult::NotLaunched) {
             message!("{}", outcome.sentence());
         }
         for phase in &answer.not_deployed {
             message!("phase `{phase}` was not deployed; --phase verifies one phase alone");
         }
     }
-    Ok(answer.verdict.exit_code())
+    Ok(answer.result.exit_code())
 }
 
 type CertifiedRuns = Vec<(Run, Certificate)>;
@@ -115,7 +115,7 @@ async fn wanted_runs(
         Target::Campaign(campaign) => campaign,
         Target::Run(run) => {
             anyhow::ensure!(phase.is_none(), "`{what}` is a run of one phase; leave --phase out");
-            return Ok((vec![verdict::certify(connection, tenant, vec![*run]).await?], Vec::new()));
+            return Ok((vec![result::certify(connection, tenant, vec![*run]).await?], Vec::new()));
         }
     };
     let mut phases = campaigns::status(connection, tenant, campaign.id).await?;
@@ -133,7 +133,7 @@ async fn wanted_runs(
     let (mut runs, mut not_deployed) = (Vec::new(), Vec::new());
     for phase in phases.into_iter().filter(|phase| phase.kind == PhaseKind::Delivery) {
         match phase.run {
-            Some(_) => runs.push(verdict::certify_phase(connection, tenant, phase.id).await?),
+            Some(_) => runs.push(result::certify_phase(connection, tenant, phase.id).await?),
             None => not_deployed.push(phase.phase),
         }
     }
@@ -159,10 +159,10 @@ fn show(certified: &Certified) -> anyhow::Result<()> {
         ),
         (certificate.duplicates_are_impossible, "a second call is impossible", walls.to_owned()),
     ];
-    let verdict = if certificate.launched { "launched" } else { "not launched" };
+    let result = if certificate.launched { "launched" } else { "not launched" };
     output::line(format_args!(
         "{campaign}, phase {phase}, {}: {succeeded} {success}, {failed} failed, {skipped} skipped, {in_doubt} in doubt, \
-         {missing} missing of {intended}; {verdict}",
+         {missing} missing of {intended}; {result}",
         certificate.run_id
     ))?;
     for (holds, condition, shown) in conditions {

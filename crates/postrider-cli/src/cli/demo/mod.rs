@@ -143,9 +143,9 @@ async fn run_phases(home: &Home, sim: &Sim, server: &Server, people: u32) -> any
     ))?;
     output::text(&certificates)?;
     output::line(if all_good {
-        "verdict: every phase is launched, nothing was sent twice, nothing is missing"
+        "result: every phase is launched, nothing was sent twice, nothing is missing"
     } else {
-        "verdict: FAILED"
+        "result: FAILED"
     })?;
     Ok(all_good)
 }

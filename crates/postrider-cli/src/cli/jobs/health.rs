@@ -71,8 +71,8 @@ pub async fn health(args: &HealthArgs, config: &Config) -> anyhow::Result<()> {
         .iter()
         .map(|threshold| {
             let [value, most] = threshold.shown.clone();
-            let verdict = if threshold.is_exceeded { "ALERT" } else { "ok" };
-            [threshold.what.to_owned(), value, most, verdict.to_owned()]
+            let mark = if threshold.is_exceeded { "ALERT" } else { "ok" };
+            [threshold.what.to_owned(), value, most, mark.to_owned()]
         })
         .collect();
     output::table(["what", "now", "alert over", ""], rows, "")

@@ -220,7 +220,7 @@ async fn a_worker_that_was_stopped_for_too_long_does_not_call_any_more() -> anyh
     assert_eq!(stage.ended(run).await?, "failed");
     let error =
         stage.ask(&format!("select error from execution.channel_outbox where run_id = '{run}'")).await?;
-    assert_eq!(error, "the worker was held up before the call");
+    assert_eq!(error, "the worker was delayed before the call");
     assert!(!provider.is_being_called()?, "it called all the same");
     Ok(())
 }

@@ -27,7 +27,7 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
     let output = succeeded(world.postrider_with_secret(&["doctor", "--json"], "")?)?;
     let findings: Value = serde_json::from_str(&output.stdout)?;
     assert!(
-        findings.as_array().is_some_and(|all| all.iter().all(|one| one["verdict"] != "failure")),
+        findings.as_array().is_some_and(|all| all.iter().all(|one| one["severity"] != "failure")),
         "{findings}"
     );
     Ok(())
@@ -115,7 +115,7 @@ async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow:
         );
         let findings: Value = serde_json::from_str(&output.stdout)?;
         let finding = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check).unwrap();
-        assert_eq!(finding["verdict"], "failure", "{sql}: {finding}");
+        assert_eq!(finding["severity"], "failure", "{sql}: {finding}");
         assert!(finding["found"].as_str().is_some_and(|text| text.contains(found)), "{sql}: {finding}");
         assert!(finding["advice"].as_str().is_some_and(|text| text.contains(advice)), "{sql}: {finding}");
     }

@@ -1,5 +1,6 @@
 //! Every command as a new user would type it.
 mod bad_input;
+mod campaign_files;
 mod campaigns;
 mod channels;
 mod commands;

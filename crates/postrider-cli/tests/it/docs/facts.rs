@@ -241,7 +241,7 @@ fn the_diagrams_of_campaigns_are_the_model_s_tables() -> anyhow::Result<()> {
     let page = read("docs/lifecycle.md")?;
     let drawn = |heading: &str| drawn(&page, &format!("\n## {heading}\n"));
     assert_eq!(drawn("An item"), told(ITEM_TRANSITIONS));
-    assert_eq!(drawn("A job"), told(JOB_TRANSITIONS));
+    assert_eq!(drawn("A send job"), told(JOB_TRANSITIONS));
     assert_eq!(drawn("A run"), told(RUN_TRANSITIONS));
     let phases: Vec<_> = PHASE_MACHINE.iter().map(|(from, _, to)| (*from, *to)).collect();
     assert_eq!(drawn("A phase"), told(&phases));

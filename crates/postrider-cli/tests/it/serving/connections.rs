@@ -67,7 +67,7 @@ async fn doctor_counts_the_connections_of_each_role_and_says_what_does_not_fit()
     large.env("POSTRIDER_DATABASE__CONNECTIONS_MAX", "100");
     let output = run(large.args(["--database-url", &world.admin_url(), "doctor", "--json"]))?;
     let refused = finding(&output)?;
-    assert_eq!((output.code, refused["verdict"].as_str()), (1, Some("failure")), "{refused}");
+    assert_eq!((output.code, refused["severity"].as_str()), (1, Some("failure")), "{refused}");
     assert!(refused["advice"].as_str().unwrap().contains("raise max_connections to "), "{refused}");
     Ok(())
 }

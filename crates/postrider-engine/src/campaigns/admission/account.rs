@@ -1,4 +1,4 @@
-//! The state of an account in this process: the jobs that use it, and why it must wait. The database passes on what other processes
+//! The state of an account in this process: the send jobs that use it, and why it must wait. The database passes on what other processes
 //! have found.
 
 use std::{
@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 
 use super::slow::Slot;
 
-/// How long an account counts as slow after a job had to wait for its rate.
+/// How long an account counts as slow after a send job had to wait for its rate.
 const SLOW_FOR: Duration = Duration::from_secs(5);
-/// How long an account counts as slow after one of its jobs was released; and how long a job keeps its slot while others wait.
+/// How long an account counts as slow after one of its send jobs was released; and how long a send job keeps its slot while others wait.
 const SLOT_SHARE: Duration = Duration::from_secs(30);
 /// Longest wait that a provider can ask for.
 pub(in crate::campaigns) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
@@ -34,13 +34,13 @@ pub(in crate::campaigns) struct AccountState {
 
 #[derive(Debug, Default)]
 struct State {
-    held: Option<Hold>,
+    hold: Option<Hold>,
     /// The circuit is open until its time, and half open after that; `None` if it is closed.
     circuit: Option<Circuit>,
     /// Failed calls since the last answered one.
     failures: u32,
     slow_until: Option<Instant>,
-    /// The jobs that use it, and since when.
+    /// The send jobs that use it, and since when.
     jobs: Vec<(JobHold, Instant)>,
     runs: HashSet<RunId>,
     tenant: Option<TenantId>,
@@ -64,7 +64,7 @@ struct Circuit {
 pub(in crate::campaigns) enum Availability {
     /// Calls may be made.
     Clear,
-    /// The circuit is half open: the database chooses the job that makes the probing call.
+    /// The circuit is half open: the database chooses the send job that makes the probing call.
     HalfOpen,
     /// No call may be made for so long.
     Wait {
@@ -95,37 +95,37 @@ impl AccountState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job begins to use the account. It asks the database itself whether calls are left today, because the limits may have changed.
+    /// A send job begins to use the account. It asks the database itself whether calls are left today, because the limits may have changed.
     pub(in crate::campaigns) fn join(&self, hold: JobHold, run: RunId) {
         let mut state = self.state();
-        state.held = state.held.filter(|held| held.why != Why::Daily);
+        state.hold = state.hold.filter(|hold| hold.why != Why::Daily);
         state.jobs.push((hold, Instant::now()));
         state.tenant = Some(hold.tenant_id);
         state.runs.insert(run);
     }
 
-    /// A job has ended its use of the account.
+    /// A send job has ended its use of the account.
     pub(in crate::campaigns) fn leave(&self, hold: JobHold) {
         self.state().jobs.retain(|(joined, _)| *joined != hold);
     }
 
-    /// Whether the state must be kept: a job uses the account, or it was slow a moment ago.
+    /// Whether the state must be kept: a send job uses the account, or it was slow a moment ago.
     pub(in crate::campaigns) fn is_needed(&self, now: Instant) -> bool {
         let state = self.state();
         !state.jobs.is_empty() || state.is_slow(now)
     }
 
-    /// Whether jobs wait for the rate.
+    /// Whether send jobs wait for the rate.
     pub(in crate::campaigns) fn is_slow(&self, now: Instant) -> bool {
         self.state().is_slow(now)
     }
 
-    /// Whether this job is the one that has used the account longest.
+    /// Whether this send job is the one that has used the account longest.
     pub(in crate::campaigns) fn is_first(&self, hold: JobHold) -> bool {
         self.state().jobs.first().is_some_and(|(first, _)| *first == hold)
     }
 
-    /// The jobs that use it, if it is slow.
+    /// The send jobs that use it, if it is slow.
     pub(in crate::campaigns) fn slow_slots(&self, now: Instant) -> Vec<Slot> {
         let state = self.state();
         if !state.is_slow(now) {
@@ -141,7 +141,7 @@ impl AccountState {
         state.jobs.iter().enumerate().map(slot).collect()
     }
 
-    /// For a slow account: its runs with their tenant, and the slot that another job would have.
+    /// For a slow account: its runs with their tenant, and the slot that another send job would have.
     pub(in crate::campaigns) fn slow_runs(&self, now: Instant) -> Option<(Vec<(TenantId, RunId)>, Slot)> {
         let state = self.state();
         let tenant = state.tenant.filter(|_| state.is_slow(now))?;
@@ -149,12 +149,12 @@ impl AccountState {
         Some((state.runs.iter().map(|run| (tenant, *run)).collect(), next))
     }
 
-    /// A job waits for the rate.
+    /// A send job waits for the rate.
     pub(in crate::campaigns) fn note_slow(&self, now: Instant) {
         self.state().slow_for(now, SLOW_FOR);
     }
 
-    /// A job is released because slow accounts use all the slots that they may use.
+    /// A send job is released because slow accounts use all the slots that they may use.
     pub(in crate::campaigns) fn note_release(&self, now: Instant) {
         self.state().slow_for(now, SLOT_SHARE);
     }
@@ -163,8 +163,8 @@ impl AccountState {
     pub(in crate::campaigns) fn hold(&self, now: Instant, wait: Duration, why: Why) {
         let mut state = self.state();
         let until = now + wait;
-        if state.held.is_none_or(|held| held.until < until) {
-            state.held = Some(Hold { until, why });
+        if state.hold.is_none_or(|hold| hold.until < until) {
+            state.hold = Some(Hold { until, why });
         }
     }
 
@@ -176,7 +176,7 @@ impl AccountState {
     pub(in crate::campaigns) fn availability(&self, now: Instant) -> Availability {
         let state = self.state();
         let mut wait: Option<(Instant, Why)> =
-            state.held.filter(|held| held.until > now).map(|held| (held.until, held.why));
+            state.hold.filter(|hold| hold.until > now).map(|hold| (hold.until, hold.why));
         if let Some(circuit) = state.circuit.filter(|circuit| circuit.until > now)
             && wait.is_none_or(|(until, _)| until < circuit.until)
         {
@@ -223,9 +223,9 @@ impl AccountState {
             Outcome::NotSent { retry_after: Some(wait), reason } => {
                 let wait = (*wait).min(RETRY_AFTER_MAX);
                 let until = now + wait;
-                let is_new = state.held.is_none_or(|held| held.until + Duration::from_secs(1) < until);
+                let is_new = state.hold.is_none_or(|hold| hold.until + Duration::from_secs(1) < until);
                 if is_new {
-                    state.held = Some(Hold { until, why: Why::RetryAfter });
+                    state.hold = Some(Hold { until, why: Why::RetryAfter });
                 }
                 // A provider that asks to wait has answered.
                 let answers = state.answered().then_some(AccountSignal::Answering);

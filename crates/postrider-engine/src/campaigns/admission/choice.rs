@@ -6,12 +6,12 @@ use postrider_model::Why;
 
 use super::account::Availability;
 
-/// Longest time that a job waits while this process holds it. After that it is released, and its slot is free for other jobs.
+/// Longest time that a send job waits while this process holds it. After that it is released, and its slot is free for other send jobs.
 pub(in crate::campaigns) const IN_PLACE: Duration = Duration::from_secs(2);
 /// Call tokens are requested for this much time of the account's rate, so that processes share the rate evenly.
 const BATCH: Duration = Duration::from_millis(150);
 
-/// One of a job's two accounts.
+/// One of a send job's two accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::campaigns) enum Target {
     /// The account of the phase.
@@ -20,14 +20,14 @@ pub(in crate::campaigns) enum Target {
     Failover,
 }
 
-/// The choice for a job.
+/// The choice for a send job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::campaigns) enum Choice {
     /// Begin items at this account.
     Go(Target),
     /// Wait for so long.
     Pause(Duration),
-    /// Release the job for so long.
+    /// Release the send job for so long.
     PutOff(Duration, Why),
 }
 

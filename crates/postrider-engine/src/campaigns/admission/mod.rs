@@ -1,4 +1,4 @@
-//! Admission: which items of a job may be reserved now, and at which account.
+//! Admission: which items of a send job may be reserved now, and at which account.
 //!
 //! An item is admitted when the window has capacity, an account is available (no open circuit, no requested wait), its sending hours
 //! are open, the account has a permit for one more call, and, where the account has a rate or a daily limit, a call token. The
@@ -43,10 +43,10 @@ use super::{
 
 /// Call tokens and plans that were not used within this time are given up: the rate, the hour or the account may have changed.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a job waits while another job makes the probing call of a half-open circuit.
+/// How long a send job waits while another send job makes the probing call of a half-open circuit.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The next step of a job.
+/// The next step of a send job.
 pub(super) enum Admitted {
     /// Reserve these items and call them.
     Window(Planned),
@@ -56,10 +56,10 @@ pub(super) enum Admitted {
     Nothing,
 }
 
-/// Consecutive items of a job that have permits.
+/// Consecutive items of a send job that have permits.
 pub(super) struct Planned {
     pub(super) target: Target,
-    /// Place of the first item in the job.
+    /// Place of the first item in the send job.
     pub(super) first: usize,
     pub(super) items: VecDeque<(PlannedItem, Option<Message>)>,
     pub(super) permits: OwnedSemaphorePermit,
@@ -68,22 +68,22 @@ pub(super) struct Planned {
 
 /// Why no further item begins.
 pub(super) enum Stop {
-    /// The database refuses the items of this job.
+    /// The database refuses the items of this send job.
     Refused,
     /// The account must wait until then.
     PutOff(Instant, Why),
-    /// The job is released for others.
+    /// The send job is released for others.
     Released(Released),
-    /// Another worker holds the job.
+    /// Another worker holds the send job.
     Lost,
 }
 
-/// Admission of one attempt at a job.
+/// Admission of one attempt at a send job.
 pub(super) struct Admission<'a> {
     shared: &'a Shared,
     job: &'a ClaimedJob,
     prepared: &'a Prepared,
-    /// Cancelled when the lock of the job is lost.
+    /// Cancelled when the lock of the send job is lost.
     lost: CancellationToken,
     /// Places of the items that were not begun.
     todo: VecDeque<usize>,
@@ -144,7 +144,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// The next step of the job, which has so many items in flight.
+    /// The next step of the send job, which has so many items in flight.
     pub(super) fn next(&mut self, in_flight: usize) -> Admitted {
         if self.todo.is_empty() || self.has_stopped() {
             (self.planned, self.permit, self.wait) = (None, None, Wait::Call);
@@ -169,7 +169,7 @@ impl<'a> Admission<'a> {
             Choice::Pause(wait) => return self.wait_for(Wait::Time(now + wait)),
             Choice::PutOff(wait, why) => return self.stop_with(Stop::PutOff(now + wait, why)),
         };
-        // Tokens that the job has are used: other jobs would only wait for them again.
+        // Tokens that the send job has are used: other send jobs would only wait for them again.
         let account = &self.prepared.route(target).state;
         if self.tokens_left(target) == 0 && self.shared.is_crowded(account, self.job.hold) {
             return self.stop_with(Stop::Released(Released::Crowded));
@@ -190,7 +190,7 @@ impl<'a> Admission<'a> {
         !matches!(self.wait, Wait::Call)
     }
 
-    /// Waits for what the last [`Self::next`] named: time, a permit or call tokens; or until the job must stop. Nothing is lost when
+    /// Waits for what the last [`Self::next`] named: time, a permit or call tokens; or until the send job must stop. Nothing is lost when
     /// this is dropped.
     pub(super) async fn changed(&mut self) {
         enum Got {
@@ -261,7 +261,7 @@ impl<'a> Admission<'a> {
             None if is_unfinished && self.shared.writing.is_starved() => Ended::Released(Released::Starved),
             None if is_unfinished => Ended::Released(Released::Interrupted),
             None => match self.opens_at {
-                // Other jobs of the run may hold people whose hours are open.
+                // Other send jobs of the run may hold people whose hours are open.
                 Some(opens) => put_off(until(opens, Timestamp::now()), Why::Hours, false),
                 None => Ended::Done,
             },
@@ -289,13 +289,13 @@ impl<'a> Admission<'a> {
         Admitted::Nothing
     }
 
-    /// The availability of an account for this job. While its circuit is half open, a job waits for what it has in flight.
+    /// The availability of an account for this send job. While its circuit is half open, a send job waits for what it has in flight.
     fn availability(&self, target: Target, in_flight: usize) -> Availability {
         match self.prepared.route(target).availability() {
             Availability::HalfOpen if in_flight > 0 => {
                 Availability::Wait { wait: PROBE_PAUSE, why: Why::Circuit }
             }
-            // The last tokens of the day belong to this job, even if other jobs have learned since that none are left.
+            // The last tokens of the day belong to this send job, even if other send jobs have learned since that none are left.
             Availability::Wait { why: Why::Daily, .. } if self.tokens_left(target) > 0 => Availability::Clear,
             availability => availability,
         }

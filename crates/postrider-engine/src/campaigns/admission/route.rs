@@ -1,4 +1,4 @@
-//! An account as one job uses it: its provider, its limits, and the state that all jobs of the process share.
+//! An account as one send job uses it: its provider, its limits, and the state that all send jobs of the process share.
 
 use std::{
     sync::Arc,
@@ -10,7 +10,7 @@ use metrics::{Counter, Histogram};
 use postrider_model::{Limits, Outcome, Why, campaigns::limits::By};
 use postrider_providers::{Account, Provider};
 use postrider_store::campaigns::{
-    limits::{self, Ask, JobAccount, Turns},
+    limits::{self, Ask, CallTokens, JobAccount},
     send_jobs::{ClaimedJob, OpenAccount},
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -104,18 +104,19 @@ impl Route {
     /// Requests call tokens and waits until they may be used. The state of the account keeps the reason of a refusal.
     pub(in crate::campaigns) async fn take_tokens(&self, shared: &Shared, wanted: usize) -> Taken {
         let ask = Ask { at: self.at, wanted, rate: self.default_rate, is_again: false };
-        let Turns { granted, wait, why } = match limits::take_turns(&shared.pool, &shared.worker, ask).await {
-            Ok(turns) => turns,
-            Err(error) => {
-                tracing::warn!(error = ?error, "failed to take call tokens of the account: {error}");
-                return Taken::AskIn(ASK_AGAIN);
-            }
-        };
+        let CallTokens { granted, wait, why } =
+            match limits::take_call_tokens(&shared.pool, &shared.worker, ask).await {
+                Ok(tokens) => tokens,
+                Err(error) => {
+                    tracing::warn!(error = ?error, "failed to take call tokens of the account: {error}");
+                    return Taken::AskIn(ASK_AGAIN);
+                }
+            };
         let now = Instant::now();
         match why {
             Some(Why::Rate) => self.state.note_slow(now),
             Some(Why::Circuit) if wait > Duration::from_secs(1) => self.state.open_for(now, wait),
-            // The provider asked for it, the day's calls are used up, or another job makes the probing call.
+            // The provider asked for it, the day's calls are used up, or another send job makes the probing call.
             Some(why) => self.state.hold(now, wait, why),
             None => {}
         }
@@ -156,8 +157,8 @@ impl Route {
             return;
         }
         let ask = Ask { at: self.at, wanted: 1, rate: self.default_rate, is_again: true };
-        while let Ok(Turns { granted, wait, .. }) =
-            limits::take_turns(&shared.pool, &shared.worker, ask).await
+        while let Ok(CallTokens { granted, wait, .. }) =
+            limits::take_call_tokens(&shared.pool, &shared.worker, ask).await
         {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -169,7 +170,7 @@ impl Route {
         }
     }
 
-    /// Records how long after the claim of its job an item is called.
+    /// Records how long after the claim of its send job an item is called.
     pub(in crate::campaigns) fn record_wait(&self, claimed_at: Instant) {
         self.claim_to_call.record(claimed_at.elapsed());
     }

@@ -1,4 +1,4 @@
-//! How many job slots of a process slow accounts may use. Their jobs mostly wait, and slots must stay free for other accounts.
+//! How many send job slots of a process slow accounts may use. Their send jobs mostly wait, and slots must stay free for other accounts.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -7,25 +7,25 @@ use postrider_store::campaigns::outbox::JobHold;
 
 use crate::campaigns::CampaignSettings;
 
-/// Most jobs of a process for one account that is slow.
+/// Most send jobs of a process for one account that is slow.
 pub(in crate::campaigns) const JOBS_OF_A_SLOW_ACCOUNT_MAX: usize = 2;
 
-/// Most jobs of all slow accounts together: half of the slots of the process and of each tenant.
+/// Most send jobs of all slow accounts together: half of the slots of the process and of each tenant.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::campaigns) struct Bounds {
     process: usize,
     tenant: usize,
 }
 
-/// A job that uses a slow account.
+/// A send job that uses a slow account.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::campaigns) struct Slot {
     pub(in crate::campaigns) tenant: TenantId,
-    /// The job; `None` for a job that might be claimed.
+    /// The send job; `None` for a send job that might be claimed.
     pub(in crate::campaigns) hold: Option<JobHold>,
-    /// How many jobs of the account were claimed before it.
+    /// How many send jobs of the account were claimed before it.
     pub(in crate::campaigns) rank: usize,
-    /// It has held the slot so long that jobs of other accounts come first.
+    /// It has held the slot so long that send jobs of other accounts come first.
     pub(in crate::campaigns) has_had_its_share: bool,
     pub(in crate::campaigns) since: Instant,
 }
@@ -35,7 +35,7 @@ impl Bounds {
         Self { process: (settings.jobs_max / 2).max(1), tenant: (settings.jobs_per_tenant_max / 2).max(1) }
     }
 
-    /// The jobs that keep their slots. Every account gets its first slot before any gets a second one.
+    /// The send jobs that keep their slots. Every account gets its first slot before any gets a second one.
     pub(in crate::campaigns) fn kept(self, mut slots: Vec<Slot>) -> Vec<Option<JobHold>> {
         slots.sort_by_key(|slot| (slot.rank, slot.has_had_its_share, slot.since));
         let mut of_tenant: HashMap<TenantId, usize> = HashMap::new();
@@ -60,12 +60,12 @@ mod tests {
 
     use super::*;
 
-    /// A tenant, a rank, and whether the job has had its share.
+    /// A tenant, a rank, and whether the send job has had its share.
     type Job = (u128, usize, bool);
-    /// A name, the bounds, the jobs, and which of them are kept.
+    /// A name, the bounds, the send jobs, and which of them are kept.
     type Case<'a> = (&'a str, (usize, usize), &'a [Job], &'a [usize]);
 
-    /// Which of these jobs are kept. They are in the order of their claims.
+    /// Which of these send jobs are kept. They are in the order of their claims.
     fn kept(bounds: (usize, usize), jobs: &[Job]) -> Vec<usize> {
         let begun = Instant::now();
         let slot = |(number, (tenant, rank, has_had_its_share)): (usize, &Job)| {

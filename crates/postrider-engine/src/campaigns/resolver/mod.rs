@@ -22,7 +22,7 @@ use postrider_store::{
     Pool, StoreError,
     campaigns::{
         doubts::Resolution,
-        resolving::{self, AccountRef, ClaimedDoubt, PutOff, Turn},
+        resolving::{self, AccountRef, CallToken, ClaimedDoubt, PutOff},
         send_jobs,
     },
     postgres::pool,
@@ -346,12 +346,12 @@ impl Shared {
     /// Takes a call token of the account and waits until it is valid, or returns the time until a later attempt.
     async fn await_call_token(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
         let rate = manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001));
-        match resolving::take_turn(&self.pool, &self.name, &claimed.doubt, rate).await {
-            Ok(Turn::In(wait)) => {
+        match resolving::take_call_token(&self.pool, &self.name, &claimed.doubt, rate).await {
+            Ok(CallToken::In(wait)) => {
                 tokio::time::sleep(wait).await;
                 Ok(())
             }
-            Ok(Turn::NotBefore(wait)) => Err(wait.min(self.settings.pause.max)),
+            Ok(CallToken::NotBefore(wait)) => Err(wait.min(self.settings.pause.max)),
             Err(error) => {
                 tracing::warn!(error = ?error, "failed to take a call token of an account: {error}");
                 Err(self.settings.pause.min)

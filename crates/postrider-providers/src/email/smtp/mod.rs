@@ -248,7 +248,7 @@ impl Server {
         // A suspended process may continue here. The resolver may have settled the item as not sent in the meantime, so the dot
         // that sends the mail must not follow. One clock stops during a suspension, the other can be set back.
         if begun.elapsed().max(begun_at.elapsed().unwrap_or_default()) > total {
-            return not_sent("the worker was held up before the end of the mail".to_owned());
+            return not_sent("the worker was delayed before the end of the mail".to_owned());
         }
         self.end(connection, &mail, begun + total).await
     }

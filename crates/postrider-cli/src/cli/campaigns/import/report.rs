@@ -121,7 +121,7 @@ impl Report {
     }
 
     /// Returns an error when a line was bad.
-    pub fn verdict(&self) -> anyhow::Result<()> {
+    pub fn refuse_bad_lines(&self) -> anyhow::Result<()> {
         let Summary { lines, bad, .. } = self.summary;
         anyhow::ensure!(
             bad < lines,

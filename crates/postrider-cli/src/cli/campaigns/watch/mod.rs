@@ -24,8 +24,8 @@ use self::{
     source::{Source, Update},
 };
 use super::{
+    result::{self, LaunchResult},
     target::{self, Target},
-    verdict::{self, Verdict},
 };
 use crate::{
     cli::{ForTenant, with_installation},
@@ -33,7 +33,7 @@ use crate::{
     shutdown,
 };
 
-/// How often to read a snapshot: the history does not contain the reasons why jobs wait.
+/// How often to read a snapshot: the history does not contain the reasons why send jobs wait.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
@@ -155,10 +155,10 @@ async fn verdict_of_database(pool: &Pool, tenant: &Tenant, board: &Board) -> any
     let mut certified = Vec::new();
     for phase in campaigns::status(&mut transaction, tenant.id, board.campaign).await? {
         if phase.run.is_some() {
-            certified.push(verdict::certify_phase(&mut transaction, tenant.id, phase.id).await?);
+            certified.push(result::certify_phase(&mut transaction, tenant.id, phase.id).await?);
         }
     }
-    Ok(one_run::print_verdicts(certified).max(print_external_phases(board)).exit_code())
+    Ok(one_run::print_results(certified).max(print_external_phases(board)).exit_code())
 }
 
 /// The exit code, from the counts of the server.
@@ -166,29 +166,31 @@ fn verdict_of_server(board: &Board) -> ExitCode {
     let mut worst = print_external_phases(board);
     for (phase, run) in board.phases.iter().filter_map(|phase| Some((phase, phase.run.as_ref()?))) {
         let name = &phase.name;
-        let verdict = match run.in_doubt {
-            0 if run.status.is_terminal() => Verdict::of_launched(run.succeeded, run.failed),
-            _ => Verdict::NotLaunched,
+        let result = match run.in_doubt {
+            0 if run.status.is_terminal() => LaunchResult::of_launched(run.succeeded, run.failed),
+            _ => LaunchResult::NotLaunched,
         };
-        match verdict {
-            Verdict::NotLaunched => message!("{name}: not launched, {} in doubt", run.in_doubt),
-            Verdict::AllFailed => message!("{name}: every item that was tried failed"),
-            Verdict::SomeFailed => message!("{name}: launched, {} of {} failed", run.failed, run.intended),
-            Verdict::Launched => message!("{name}: launched"),
+        match result {
+            LaunchResult::NotLaunched => message!("{name}: not launched, {} in doubt", run.in_doubt),
+            LaunchResult::AllFailed => message!("{name}: every item that was tried failed"),
+            LaunchResult::SomeFailed => {
+                message!("{name}: launched, {} of {} failed", run.failed, run.intended);
+            }
+            LaunchResult::Launched => message!("{name}: launched"),
         }
-        worst = worst.max(verdict);
+        worst = worst.max(result);
     }
     worst.exit_code()
 }
 
 /// Prints the outcomes of phases that other services performed.
-fn print_external_phases(board: &Board) -> Verdict {
-    let mut worst = Verdict::Launched;
+fn print_external_phases(board: &Board) -> LaunchResult {
+    let mut worst = LaunchResult::Launched;
     for phase in board.phases.iter().filter(|phase| phase.run.is_none()) {
         match phase.status {
             PhaseStatus::Completed => message!("{}: completed", phase.name),
             PhaseStatus::Failed => {
-                worst = Verdict::AllFailed;
+                worst = LaunchResult::AllFailed;
                 message!("{}: failed", phase.name);
             }
             _ => {}

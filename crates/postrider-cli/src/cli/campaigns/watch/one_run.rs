@@ -21,7 +21,7 @@ use postrider_store::{
 };
 
 use super::{
-    super::verdict::{self, Outcome, Verdict},
+    super::result::{self, LaunchResult, PhaseResult},
     waits,
 };
 use crate::{cli::output, shutdown};
@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// After this time without a worker, the command prints a hint.
 const WORKER_EXPECTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Shows progress until every run has ended. The exit code is the verdict.
+/// Shows progress until every run has ended. The exit code is the result.
 pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> anyhow::Result<ExitCode> {
     let stop = shutdown::on_signal()?;
     let mut display = Display::new(json);
@@ -64,8 +64,8 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> any
     };
     let runs = ended.into_iter().map(|state| state.run).collect();
     let mut transaction = pool::begin_as(pool, tenant.id).await?;
-    let certified = verdict::certify(&mut transaction, tenant.id, runs).await?;
-    Ok(print_verdicts([certified]).exit_code())
+    let certified = result::certify(&mut transaction, tenant.id, runs).await?;
+    Ok(print_results([certified]).exit_code())
 }
 
 async fn read_states(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result<Vec<RunState>> {
@@ -73,14 +73,14 @@ async fn read_states(pool: &Pool, tenant: &Tenant, run: RunId) -> anyhow::Result
     Ok(campaigns::run_states(&mut transaction, tenant.id, &[run]).await?.into_values().collect())
 }
 
-/// Whether the run could begin and no worker has claimed a job of it.
+/// Whether the run could begin and no worker has claimed a send job of it.
 pub fn waits_for_a_worker(state: &RunState) -> bool {
     state.run.status.is_terminal()
         || state.run.status == RunStatus::Queued
             && state.run.scheduled_for.is_none_or(|at| at <= Timestamp::now())
 }
 
-/// The reason why jobs of a run are retried, and the command that shows details.
+/// The reason why send jobs of a run are retried, and the command that shows details.
 pub fn why_it_waits(state: &RunState) -> Option<String> {
     let progress = &state.progress;
     match (progress.jobs.retrying, progress.in_doubt) {
@@ -95,14 +95,14 @@ pub fn why_it_waits(state: &RunState) -> Option<String> {
     }
 }
 
-/// Prints the verdict of every phase, and returns the worst.
-pub fn print_verdicts(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> Verdict {
-    let outcomes = phases.into_iter().filter_map(|runs| Outcome::of(&runs));
-    let verdicts = outcomes.map(|outcome| {
+/// Prints the result of every phase, and returns the worst.
+pub fn print_results(phases: impl IntoIterator<Item = Vec<(Run, Certificate)>>) -> LaunchResult {
+    let outcomes = phases.into_iter().filter_map(|runs| PhaseResult::of(&runs));
+    let results = outcomes.map(|outcome| {
         message!("{}", outcome.sentence());
-        outcome.verdict
+        outcome.result
     });
-    verdicts.max().unwrap_or(Verdict::Launched)
+    results.max().unwrap_or(LaunchResult::Launched)
 }
 
 /// Bars on a terminal, a line per change without one, JSON for programs.

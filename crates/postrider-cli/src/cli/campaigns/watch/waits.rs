@@ -17,7 +17,7 @@ pub fn of_run(state: &RunState) -> Option<String> {
     }
 }
 
-/// The clause for jobs that wait for a limit of their account.
+/// The clause for send jobs that wait for a limit of their account.
 pub fn for_account(jobs: i64, why: &str, until: Timestamp) -> String {
     let jobs = if jobs == 1 { "1 job waits".to_owned() } else { format!("{jobs} jobs wait") };
     format!("{jobs} until {}: {why}", output::time(until))

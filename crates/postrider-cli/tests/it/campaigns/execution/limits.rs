@@ -1,4 +1,4 @@
-//! Turns, circuits, waiting jobs and moves, in raw SQL.
+//! Call tokens, circuits, waiting jobs and moves, in raw SQL.
 
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -7,12 +7,12 @@ use uuid::Uuid;
 use super::{Job, Stage, Tenant, claim, finalize, reserve_all, row};
 use crate::sql::{execute, number, refusal, texts};
 
-/// What take_turns answered: how many, how long to wait, why.
+/// What take_call_tokens answered: how many, how long to wait, why.
 type Answer = (i32, f64, Option<String>);
 
 async fn take(stage: &Stage, job: &Job, wanted: i32, more: &str) -> Result<Answer, sqlx::Error> {
     let sql = format!(
-        "select granted, wait_seconds, why from execution.take_turns('{}', 'w', '{}', {}, {wanted}{more})",
+        "select granted, wait_seconds, why from execution.take_call_tokens('{}', 'w', '{}', {}, {wanted}{more})",
         job.tenant_id, job.job_id, job.attempts
     );
     let row = row(&stage.worker, sql).await?;
@@ -111,7 +111,7 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
         let at = format!("'{}', '{worker}', '{}', {attempt}, {failover}", job.tenant_id, job.job_id);
         for call in [
             format!(
-                "take_turns('{}', '{worker}', '{}', {attempt}, 1, {failover})",
+                "take_call_tokens('{}', '{worker}', '{}', {attempt}, 1, {failover})",
                 job.tenant_id, job.job_id
             ),
             format!("hold_account({at}, 10, 'x')"),
@@ -124,7 +124,7 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
     }
     assert_eq!(number(&stage.admin, "select count(*) from execution.account_states").await?, 0);
     let none =
-        format!("select * from execution.take_turns('{}', 'w', '{}', 1, 0)", job.tenant_id, job.job_id);
+        format!("select * from execution.take_call_tokens('{}', 'w', '{}', 1, 0)", job.tenant_id, job.job_id);
     assert_eq!(refusal(execute(&stage.worker, none).await)?.code, "22023");
     Ok(())
 }

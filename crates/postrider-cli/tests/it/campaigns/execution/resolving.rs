@@ -327,14 +327,16 @@ async fn nobody_calls_back_about_another_s_items() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn take_turn(client: &PgPool, resolver: &str, doubt: &Doubt) -> Result<(bool, f64), sqlx::Error> {
-    sqlx::query_as("select granted, wait_seconds from execution.take_turn_for_doubt($1, $2, $3, $4, 100000)")
-        .bind(doubt.tenant_id)
-        .bind(resolver)
-        .bind(doubt.outbox_id)
-        .bind(doubt.look)
-        .fetch_one(client)
-        .await
+async fn take_call_token(client: &PgPool, resolver: &str, doubt: &Doubt) -> Result<(bool, f64), sqlx::Error> {
+    sqlx::query_as(
+        "select granted, wait_seconds from execution.take_call_token_for_doubt($1, $2, $3, $4, 100000)",
+    )
+    .bind(doubt.tenant_id)
+    .bind(resolver)
+    .bind(doubt.outbox_id)
+    .bind(doubt.look)
+    .fetch_one(client)
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,13 +344,13 @@ async fn a_repeat_takes_its_turn_at_the_account() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     doubtful(&stage, 1).await?;
     let doubt = claim_doubts(&stage.worker, "r").await?.remove(0);
-    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (true, 0.0), "where nothing is limited");
+    assert_eq!(take_call_token(&stage.worker, "r", &doubt).await?, (true, 0.0), "where nothing is limited");
 
-    // One every hundred seconds, and one at once; a turn is given at most a second ahead.
+    // One every hundred seconds, and one at once; a call token is given at most a second ahead.
     execute(&stage.admin, "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 0.01}'; delete from execution.account_states")
         .await?;
-    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (true, 0.0));
-    let (granted, wait) = take_turn(&stage.worker, "r", &doubt).await?;
+    assert_eq!(take_call_token(&stage.worker, "r", &doubt).await?, (true, 0.0));
+    let (granted, wait) = take_call_token(&stage.worker, "r", &doubt).await?;
     assert!(!granted && (90.0..100.0).contains(&wait), "{granted} {wait}");
     assert_eq!(number(&stage.admin, "select used_today from execution.account_states").await?, 1);
 
@@ -361,10 +363,10 @@ async fn a_repeat_takes_its_turn_at_the_account() -> anyhow::Result<()> {
             ),
         )
         .await?;
-        let (granted, wait) = take_turn(&stage.worker, "r", &doubt).await?;
+        let (granted, wait) = take_call_token(&stage.worker, "r", &doubt).await?;
         assert!(!granted && (3500.0..=3600.0).contains(&wait), "{column}: {granted} {wait}");
     }
-    let stranger = take_turn(&stage.worker, "somebody else", &doubt).await;
+    let stranger = take_call_token(&stage.worker, "somebody else", &doubt).await;
     assert_eq!(refusal(stranger)?.code, "PR001");
     Ok(())
 }
@@ -375,10 +377,10 @@ async fn a_paused_phase_repeats_nothing_until_it_is_resumed() -> anyhow::Result<
     doubtful(&stage, 1).await?;
     let doubt = claim_doubts(&stage.worker, "r").await?.remove(0);
     execute(&stage.admin, "update execution.campaign_phases set status = 'paused'").await?;
-    assert_eq!(take_turn(&stage.worker, "r", &doubt).await?, (false, 30.0));
+    assert_eq!(take_call_token(&stage.worker, "r", &doubt).await?, (false, 30.0));
     let noted = "select count(*) from execution.doubts where repeated_at is not null";
     assert_eq!(number(&stage.admin, noted).await?, 0, "nothing was repeated");
     execute(&stage.admin, "update execution.campaign_phases set status = 'in_progress'").await?;
-    assert!(take_turn(&stage.worker, "r", &doubt).await?.0);
+    assert!(take_call_token(&stage.worker, "r", &doubt).await?.0);
     Ok(())
 }

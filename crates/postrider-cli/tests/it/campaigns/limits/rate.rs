@@ -54,7 +54,7 @@ async fn four_processes_on_one_account_stay_within_its_rate() -> anyhow::Result<
         };
         let most = calls.iter().map(within).max().unwrap_or_default();
         windows.push(format!("{:+.1} % of {RATE}/s, {most} within one second", deviation * 100.0));
-        // Nor in any second of it: a bucket of a fifth of a second, and turns that come in handfuls.
+        // Nor in any second of it: a bucket of a fifth of a second, and call tokens that come in handfuls.
         if deviation.abs() <= 0.05 && most <= RATE * 3 / 2 {
             break;
         }

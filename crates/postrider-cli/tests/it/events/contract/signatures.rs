@@ -148,7 +148,7 @@ async fn a_second_signature_or_any_other_breach_is_noticed_by_the_migration_and_
         execute(&mut *transaction, *breach).await?;
         let findings = doctor::examine(&mut transaction).await?;
         let found = findings.iter().find(|finding| finding.check == "contracts").unwrap();
-        assert_eq!(found.verdict, doctor::Verdict::Failure, "{breach}: {}", found.found);
+        assert_eq!(found.severity, doctor::Severity::Failure, "{breach}: {}", found.found);
         assert!(found.found.contains(expected), "{breach}: {}", found.found);
         transaction.rollback().await?;
 

@@ -10,7 +10,7 @@ mod rights;
 mod tenants;
 mod visibility;
 
-use postrider_store::postgres::doctor::{self, Finding, Verdict};
+use postrider_store::postgres::doctor::{self, Finding, Severity};
 
 use crate::{
     sql::{execute, texts},
@@ -101,7 +101,7 @@ async fn every_object_keeps_every_rule() -> anyhow::Result<()> {
         assert_eq!(texts(&admin, query(broken_by)).await?, [""; 0], "{rule}");
     }
     let findings = doctor::examine(&mut *admin.acquire().await?).await?;
-    assert!(findings.iter().all(|finding| finding.verdict != Verdict::Failure), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.severity != Severity::Failure), "{findings:#?}");
     Ok(())
 }
 
@@ -254,7 +254,7 @@ async fn each_broken_rule_is_noticed_here_and_by_doctor() -> anyhow::Result<()> 
         );
         let findings = doctor::examine(&mut transaction).await?;
         let failed: Vec<&Finding> =
-            findings.iter().filter(|finding| finding.verdict == Verdict::Failure).collect();
+            findings.iter().filter(|finding| finding.severity == Severity::Failure).collect();
         for check in *checks {
             assert!(
                 failed.iter().any(|finding| finding.check == *check),
@@ -325,7 +325,7 @@ async fn doctor_notices_a_dropped_guard_a_changed_body_and_a_role_too_powerful()
         execute(&mut *transaction, breach).await?;
         let findings = doctor::examine(&mut transaction).await?;
         let found = findings.iter().find(|finding| finding.check == check).unwrap();
-        assert_eq!(found.verdict, Verdict::Failure, "`{breach}`: {found:?}");
+        assert_eq!(found.severity, Severity::Failure, "`{breach}`: {found:?}");
         transaction.rollback().await?;
     }
     Ok(())
@@ -346,7 +346,7 @@ async fn doctor_warns_of_logins_that_can_do_more_than_publish_and_of_what_everyb
     let name = format!("shop_{}", uuid::Uuid::now_v7().simple());
     let both = format!("create role {name} login in role postrider_publish, postrider_app");
     let found = warned(&both, "logins").await?;
-    assert_eq!(found.verdict, Verdict::Warning);
+    assert_eq!(found.severity, Severity::Warning);
     assert!(
         found.found.contains(&format!("{name} is a member of postrider_publish and of postrider_app")),
         "{found:?}"
@@ -362,11 +362,11 @@ async fn doctor_warns_of_logins_that_can_do_more_than_publish_and_of_what_everyb
     assert!(!found.found.contains(&format!("{name} is a member")), "{found:?}");
 
     let found = warned("", "public rights").await?;
-    assert_eq!(found.verdict, Verdict::Warning);
+    assert_eq!(found.severity, Severity::Warning);
     assert!(found.found.contains("temporary tables") && found.found.contains("large objects"), "{found:?}");
     let advice = found.advice.unwrap();
     let statements: Vec<&str> = advice.split('`').skip(1).step_by(2).collect();
     let found = warned(&statements.join("; "), "public rights").await?;
-    assert_eq!(found.verdict, Verdict::Ok, "{found:?}");
+    assert_eq!(found.severity, Severity::Ok, "{found:?}");
     Ok(())
 }

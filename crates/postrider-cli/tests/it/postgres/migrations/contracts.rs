@@ -1,7 +1,7 @@
 //! The frozen contracts as closed lists: a step that breaks one is undone, and a change by hand is found.
 
 use postrider_store::postgres::{
-    doctor::{self, Verdict},
+    doctor::{self, Severity},
     migrate::{self, Tree},
 };
 
@@ -60,12 +60,12 @@ async fn a_column_a_function_or_a_word_more_or_less_is_found_by_doctor() -> anyh
         Ok(findings.into_iter().find(|finding| finding.check == "contracts").unwrap())
     };
     let fine = contracts(&mut *admin.acquire().await?).await?;
-    assert_eq!((fine.verdict, fine.found.as_str()), (Verdict::Ok, "frozen version 1 holds"));
+    assert_eq!((fine.severity, fine.found.as_str()), (Severity::Ok, "frozen version 1 holds"));
     for (breach, expected) in BREACHES {
         let mut transaction = admin.begin().await?;
         execute(&mut *transaction, *breach).await?;
         let found = contracts(&mut transaction).await?;
-        assert_eq!(found.verdict, Verdict::Failure, "{breach}");
+        assert_eq!(found.severity, Severity::Failure, "{breach}");
         assert!(found.found.contains(expected), "{breach}: {}", found.found);
         transaction.rollback().await?;
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use postrider_store::postgres::doctor::{self, Verdict};
+use postrider_store::postgres::doctor::{self, Severity};
 use sqlx::PgPool;
 
 use super::{all_files, recorded};
@@ -83,7 +83,7 @@ async fn the_dumped_script_piped_to_psql_makes_the_same_database_as_migrate() ->
     let expected = texts(&migrated.client("postgres").await?, catalogue).await?;
     assert_eq!(texts(&admin, catalogue).await?, expected);
     let findings = doctor::examine(&mut *admin.acquire().await?).await?;
-    assert!(findings.iter().all(|finding| finding.verdict != Verdict::Failure), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.severity != Severity::Failure), "{findings:#?}");
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use postrider_store::postgres::{
-    doctor::{self, Verdict},
+    doctor::{self, Severity},
     embedded::{Cluster, Options, SUPERUSER},
     migrate,
 };
@@ -44,7 +44,7 @@ async fn a_login_with_createrole_that_owns_the_database_migrates_it() -> anyhow:
 
     assert_eq!(recorded(&admin).await?, all_files());
     let findings = doctor::examine(&mut PgConnection::connect(&world.url(&login)).await?).await?;
-    assert!(findings.iter().all(|finding| finding.verdict != Verdict::Failure), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.severity != Severity::Failure), "{findings:#?}");
     // The same as what a superuser's migration leaves behind.
     let catalogue = "select line from postrider.catalogue order by line collate \"C\"";
     let template = World::new().await?.client("postgres").await?;
@@ -168,7 +168,7 @@ async fn on_a_new_cluster_the_roles_are_made_without_a_superuser_and_serving_nee
         );
         let findings =
             doctor::examine(&mut PgConnection::connect(&own.url("deployer", database)).await?).await?;
-        assert!(findings.iter().all(|finding| finding.verdict != Verdict::Failure), "{findings:#?}");
+        assert!(findings.iter().all(|finding| finding.severity != Severity::Failure), "{findings:#?}");
         worker.close().await?;
     }
     admin.close().await;

@@ -1,7 +1,7 @@
 //! Upgrade steps and changed files of later releases.
 
 use postrider_store::postgres::{
-    doctor::{self, Finding, Verdict},
+    doctor::{self, Finding, Severity},
     migrate::{self, CONCURRENTLY, Tree},
 };
 use sqlx::PgPool;
@@ -29,7 +29,7 @@ fn later() -> Tree {
 
 async fn failures(admin: &PgPool) -> anyhow::Result<Vec<Finding>> {
     let mut findings = doctor::examine(&mut *admin.acquire().await?).await?;
-    findings.retain(|finding| finding.verdict == Verdict::Failure);
+    findings.retain(|finding| finding.severity == Severity::Failure);
     Ok(findings)
 }
 
@@ -161,7 +161,7 @@ async fn doctor_finds_every_object_that_was_edited_by_hand() -> anyhow::Result<(
         execute(&mut *transaction, edit).await?;
         let findings = doctor::examine(&mut transaction).await?;
         let drift = findings.iter().find(|finding| finding.check == "drift").unwrap();
-        assert_eq!(drift.verdict, Verdict::Failure, "{edit}: {}", drift.found);
+        assert_eq!(drift.severity, Severity::Failure, "{edit}: {}", drift.found);
         transaction.rollback().await?;
     }
     assert!(failures(&admin).await?.is_empty());

@@ -162,7 +162,7 @@ async fn a_restored_dump_has_the_schema_and_the_rows_of_the_original() -> anyhow
         ["schema", "drift", "contracts", "roles", "row-level security", "grants", "definer functions"]
     {
         let finding = findings.iter().find(|finding| finding["check"] == check).context(check)?;
-        assert_eq!(finding["verdict"], "ok", "{finding}");
+        assert_eq!(finding["severity"], "ok", "{finding}");
     }
     // A difference that the restore could have made is found.
     execute(
@@ -172,7 +172,7 @@ async fn a_restored_dump_has_the_schema_and_the_rows_of_the_original() -> anyhow
     .await?;
     let findings = copy.findings()?;
     let drift = findings.iter().find(|finding| finding["check"] == "drift").context("drift")?;
-    assert_eq!(drift["verdict"], "failure", "{drift}");
+    assert_eq!(drift["severity"], "failure", "{drift}");
     Ok(())
 }
 

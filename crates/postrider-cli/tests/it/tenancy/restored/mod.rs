@@ -93,7 +93,7 @@ impl Site {
         let finding =
             findings.as_array().context("no list")?.iter().find(|one| one["check"] == "restored copy");
         let finding = finding.context("doctor says nothing about it")?;
-        let is_failure = finding["verdict"] == "failure";
+        let is_failure = finding["severity"] == "failure";
         assert_eq!(is_failure, output.code != 0, "{}", output.stdout);
         Ok((finding["found"].as_str().unwrap_or_default().to_owned(), is_failure))
     }

@@ -1,4 +1,4 @@
-//! Outcomes of the items of a phase, and the exit code for them.
+//! Results of the items of a phase, and the exit code for them.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use postrider_store::{
 };
 use serde::Serialize;
 
-/// Help text of the commands that end with a verdict.
+/// Help text of the commands that end with a result.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  launched, and no item failed
@@ -24,7 +24,7 @@ Exit codes:
 /// From best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum LaunchResult {
     /// The certificate's conditions hold, and no item failed.
     Launched,
     /// The certificate's conditions hold, and some items failed.
@@ -35,7 +35,7 @@ pub enum Verdict {
     NotLaunched,
 }
 
-impl Verdict {
+impl LaunchResult {
     /// As [`EXIT_CODES`] describes. 2 means a wrong command line.
     pub fn exit_code(self) -> ExitCode {
         ExitCode::from(match self {
@@ -46,7 +46,7 @@ impl Verdict {
         })
     }
 
-    /// The verdict for these counts, if the certificate's conditions hold.
+    /// The result for these counts, if the certificate's conditions hold.
     pub fn of_launched(succeeded: i64, failed: i64) -> Self {
         match (succeeded, failed) {
             (_, ..=0) => Self::Launched,
@@ -58,7 +58,7 @@ impl Verdict {
 
 /// Counts of the items of a phase: of one run, or of the run of the whole list together with its retries.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct PhaseResult {
     pub phase: String,
     pub intended: i64,
     pub succeeded: i64,
@@ -67,7 +67,7 @@ pub struct Outcome {
     pub skipped: i64,
     pub in_doubt: i64,
     pub missing: i64,
-    pub verdict: Verdict,
+    pub result: LaunchResult,
     /// The newest run.
     pub run_id: RunId,
     /// The status of a successful item of the channel.
@@ -77,7 +77,7 @@ pub struct Outcome {
     runs: usize,
 }
 
-impl Outcome {
+impl PhaseResult {
     /// From the runs of one phase, oldest first, with their certificates. `None` without a run.
     pub fn of(runs: &[(Run, Certificate)]) -> Option<Self> {
         let ((first, whole), (newest, _)) = (runs.first()?, runs.last()?);
@@ -89,10 +89,10 @@ impl Outcome {
             runs.iter().filter(|(run, _)| is_retry(run)).map(|(_, certificate)| certificate.intended).sum();
         let succeeded = sum(|one| one.sent + one.called + one.posted);
         let failed = sum(|one| one.failed) - retried;
-        let verdict = if runs.iter().all(|(_, certificate)| certificate.launched) {
-            Verdict::of_launched(succeeded, failed)
+        let result = if runs.iter().all(|(_, certificate)| certificate.launched) {
+            LaunchResult::of_launched(succeeded, failed)
         } else {
-            Verdict::NotLaunched
+            LaunchResult::NotLaunched
         };
         Some(Self {
             phase: first.phase.clone(),
@@ -102,7 +102,7 @@ impl Outcome {
             skipped: sum(|one| one.skipped),
             in_doubt: sum(|one| one.in_doubt),
             missing: sum(|one| one.missing),
-            verdict,
+            result,
             run_id: newest.id,
             success: first.channel.success(),
             runs: runs.len(),
@@ -112,30 +112,30 @@ impl Outcome {
     /// One sentence, with the command that shows details.
     pub fn sentence(&self) -> String {
         let Self { phase, intended, succeeded, failed, in_doubt, run_id, success, .. } = self;
-        match self.verdict {
-            Verdict::NotLaunched if *in_doubt > 0 => {
+        match self.result {
+            LaunchResult::NotLaunched if *in_doubt > 0 => {
                 format!("{phase}: not launched, {in_doubt} in doubt; `postrider in-doubt list` shows them")
             }
-            Verdict::NotLaunched => {
+            LaunchResult::NotLaunched => {
                 format!("{phase}: not launched; `postrider campaign verify {run_id}` says why")
             }
-            Verdict::AllFailed if *failed == *intended => {
+            LaunchResult::AllFailed if *failed == *intended => {
                 format!("{phase}: every item failed; `postrider trace {run_id}` says why")
             }
-            Verdict::AllFailed => {
+            LaunchResult::AllFailed => {
                 format!(
                     "{phase}: every item that was tried failed, {failed} of {intended}; `postrider trace {run_id}` says why"
                 )
             }
-            Verdict::SomeFailed => {
+            LaunchResult::SomeFailed => {
                 format!(
                     "{phase}: launched, {failed} of {intended} failed; `postrider trace {run_id}` says why"
                 )
             }
-            Verdict::Launched if self.runs > 1 => {
+            LaunchResult::Launched if self.runs > 1 => {
                 format!("{phase}: {succeeded} of {intended} {success}, in {} runs", self.runs)
             }
-            Verdict::Launched => format!("{phase}: launched"),
+            LaunchResult::Launched => format!("{phase}: launched"),
         }
     }
 }
