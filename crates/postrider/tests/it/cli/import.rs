@@ -179,6 +179,8 @@ async fn imports_of_the_same_people_at_once_make_one_lead_of_each_person() -> an
     // More than one chunk, so that the imports alternate.
     const PEOPLE: usize = CHUNK + 500;
     let world = world().await?;
+    // The list exists, so that imports do not wait for the one that makes it.
+    world.imported("email\nperson0@example.org\n", &[])?;
     let by_id = |n: usize| format!("{n},person{n}@example.org\n");
     let by_address = |n: usize| format!(",person{n}@example.org\n");
     let file =
@@ -198,7 +200,7 @@ async fn imports_of_the_same_people_at_once_make_one_lead_of_each_person() -> an
     })?;
     let sum = |field: &str| summaries.iter().filter_map(|summary| summary[field].as_u64()).sum::<u64>();
     let people = PEOPLE as u64;
-    assert_eq!((sum("added"), sum("updated"), sum("bad")), (people, 3 * people, 0), "{summaries:?}");
+    assert_eq!((sum("added"), sum("updated"), sum("bad")), (people - 1, 3 * people + 1, 0), "{summaries:?}");
     assert_eq!(world.count("leads").await?, PEOPLE as i64);
     assert_eq!(world.count("lead_list_members").await?, PEOPLE as i64);
     let named = "leads where external_id is not null and email is not null";
