@@ -363,6 +363,50 @@ async fn every_statement_filters_by_the_tenant() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The statements of the store that the compiler has checked. Each argument that is a uuid counts as the tenant.
+fn statements_of_the_store() -> anyhow::Result<Vec<String>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.sqlx");
+    let mut statements = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let checked: serde_json::Value = serde_json::from_slice(&std::fs::read(entry?.path())?)?;
+        let mut statement = checked["query"].as_str().unwrap_or_default().to_owned();
+        let kinds = checked["describe"]["parameters"]["Left"].as_array().cloned().unwrap_or_default();
+        // From the last one on, because `$1` is the beginning of `$10`.
+        for (number, kind) in (1..).zip(kinds).collect::<Vec<_>>().into_iter().rev() {
+            let name = if kind == "Uuid" { "p_tenant_id".to_owned() } else { format!("p_{number}") };
+            statement = statement.replace(&format!("${number}"), &name);
+        }
+        statements.push(statement);
+    }
+    statements.sort_unstable();
+    Ok(statements)
+}
+
+/// The one statement of the store that reaches rows of several tenants.
+const UNFILTERED_IN_THE_STORE: &str =
+    "update execution.job_queue set locked_at = locked_at - p_2::interval where locked_by = p_1";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_statement_of_the_store_filters_by_the_tenant() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let mut tables = Catalogue::read(&mut *world.client("postgres").await?.acquire().await?).await?.tables;
+    tables.insert("jobs.job_health".to_owned());
+    let statements = statements_of_the_store()?;
+    let (mut read, mut unfiltered) = (0, Vec::new());
+    for statement in statements.iter().filter(|statement| bodies::names_any(statement, &tables)) {
+        if !bodies::unfiltered(statement, &tables, false).is_empty() {
+            unfiltered.push(statement.as_str());
+        }
+        read += 1;
+        // Without the argument each of them would be found.
+        let without = statement.replace("p_tenant_id", "p_id");
+        assert!(!bodies::unfiltered(&without, &tables, false).is_empty(), "{statement}");
+    }
+    assert_eq!(unfiltered, [UNFILTERED_IN_THE_STORE]);
+    assert!(read > 40, "{read} statements read rows of tenants");
+    Ok(())
+}
+
 /// Names of functions that a section of `docs/scaling.md` lists, in its order.
 fn listed_in_docs(heading: &str) -> anyhow::Result<Vec<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scaling.md");
@@ -564,7 +608,7 @@ async fn the_app_acts_for_no_tenant_but_that_of_its_context() -> anyhow::Result<
     }
     // For the own tenant each of them gets further, to what else it misses.
     let all = accepted(&world, &as_own, own.id).await?;
-    for schema in ["channels", "events", "jobs", "tenancy"] {
+    for schema in ["channels", "events", "execution", "jobs", "tenancy"] {
         assert!(all.iter().any(|call| call.contains(&format!(" {schema}."))), "{schema}: {all:?}");
     }
     // Without the check, the argument would be a way in.
