@@ -242,14 +242,20 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
     let statement = match pool.signing.as_deref() {
         None => begin,
         Some(Signing { key, padding: Some(padding) }) => {
-            format!("{begin};{padding}select set_config('app.tenant_signature', '{}', true)", key.sign(tenant))
+            format!(
+                "{begin};{padding}select set_config('app.tenant_signature', '{}', true)",
+                key.sign(tenant)
+            )
         }
         Some(Signing { key, padding: None }) => {
             let mut transaction = pool.begin_with(AssertSqlSafe(begin)).await.map_err(&failed)?;
-            sqlx::query!("select set_config('app.tenant_signature', $1, true) as signature", key.sign(tenant))
-                .fetch_one(unprepared(&mut transaction))
-                .await
-                .map_err(StoreError::on("setting the tenant"))?;
+            sqlx::query!(
+                "select set_config('app.tenant_signature', $1, true) as signature",
+                key.sign(tenant)
+            )
+            .fetch_one(unprepared(&mut transaction))
+            .await
+            .map_err(StoreError::on("setting the tenant"))?;
             return Ok(transaction);
         }
     };
