@@ -196,7 +196,7 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     assert_snapshot!(wide(&["channels", "messages"])?, @r"
     MESSAGE STATUS ACCOUNT SENDER USER CAME TEXT REASON
     message_[id] dispatch_failed team U1 ada [date] [time] hm the outbox is full
-    message_[id] denied_unlinked team U9 - [date] [time] let me in, please, it is really very urg… nobody is linked to this sender
+    message_[id] denied_unlinked team U9 - [date] [time] let me in, please, it is really very urg… no user is linked to this sender
     message_[id] executed team U1 ada [date] [time] hello�]0;x� and �bye -
     ");
     let denied = stage.json(&["channels", "messages", "--status", "denied_unlinked"])?;
