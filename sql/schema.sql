@@ -118,7 +118,7 @@ begin
        and link.sender_id = p_sender_id;
     if not found then
         v_status := 'denied_unlinked';
-        v_reason := 'nobody is linked to this sender';
+        v_reason := 'no user is linked to this sender';
     elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
           < array_position(array['viewer', 'operator', 'admin'], v_required) then
         v_status := 'denied_rbac';
@@ -1509,7 +1509,7 @@ begin
          where item.place is not null;
         get diagnostics v_inserted = row_count;
         if v_inserted <> cardinality(array_remove(v_places, null)) then
-            raise exception 'not every item was given a row' using errcode = 'assert_failure';
+            raise exception 'the insert did not add one row per item' using errcode = 'assert_failure';
         end if;
         return;
     exception when unique_violation then
@@ -1723,17 +1723,17 @@ begin
                                     'run.running', null);
         end if;
     end loop;
-    -- Record the turn. Another worker that is serving the tenant at the same time updates this row, so a locked row is
+    -- Record the time of the claim. Another worker that is serving the tenant at the same time updates this row, so a locked row is
     -- skipped.
     perform
-       from execution.turns as turn
-      where turn.tenant_id = p_tenant_id
+       from execution.claim_order as place
+      where place.tenant_id = p_tenant_id
         for update skip locked;
     if found then
         v_served_at := clock_timestamp();
-        update execution.turns as turn
-           set last_turn_at = v_served_at
-         where turn.tenant_id = p_tenant_id;
+        update execution.claim_order as place
+           set last_claim_at = v_served_at
+         where place.tenant_id = p_tenant_id;
     end if;
 
     return query
@@ -1753,7 +1753,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the tenant''s turn. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does not return for ever.';
+COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the time. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does not return for ever.';
 
 CREATE FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2250,9 +2250,9 @@ begin
       from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
 
     -- Check first: an insert alone would wait for a worker that is updating the row of this tenant.
-    insert into execution.turns (tenant_id)
+    insert into execution.claim_order (tenant_id)
     select p_tenant_id
-     where not exists (select from execution.turns where tenant_id = p_tenant_id)
+     where not exists (select from execution.claim_order where tenant_id = p_tenant_id)
         on conflict do nothing;
     perform execution.audit(p_tenant_id, v_phase.campaign_id, v_phase.id, p_run_id, null, null, p_actor, 'run.deployed',
                             cardinality(v_audience) || ' items');
@@ -2610,7 +2610,7 @@ CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error 
             finalized_at)
     select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
-           left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
+           left('its job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
@@ -2626,14 +2626,16 @@ CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
+    SET enable_nestloop TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := now();
+    v_is_one_tenant constant boolean := p_tenant_ids[1] = all (p_tenant_ids);
+    v_batch record;
     v_changed integer;
-    v_doubted integer := 0;
+    v_doubted integer;
 begin
     perform tenancy.limit_idle_time();
     if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
@@ -2643,59 +2645,78 @@ begin
         raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
-    if array_position(p_statuses, 'in_doubt') is not null then
+    for v_batch in
+        -- The arrays of a single tenant need no grouping.
+        select p_tenant_ids[1] as tenant_id, p_outbox_ids as ids, p_statuses as statuses, p_message_ids as message_ids,
+               p_errors as errors
+         where v_is_one_tenant
+        union all
+        (select settled.tenant_id, array_agg(settled.id), array_agg(settled.status), array_agg(settled.provider_message_id),
+                array_agg(settled.error)
+           from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids, p_errors)
+                as settled (tenant_id, id, status, provider_message_id, error)
+          where not v_is_one_tenant
+          group by settled.tenant_id
+          order by settled.tenant_id)
+    loop
+        v_doubted := 0;
+        if array_position(v_batch.statuses, 'in_doubt') is not null then
+            return query
+                with doubted as (
+                    update execution.channel_outbox as item
+                       set in_doubt_since = v_now,
+                           error = left(settled.error, 2000)
+                      from unnest(v_batch.ids, v_batch.statuses, v_batch.errors) as settled (id, status, error)
+                     where item.tenant_id = v_batch.tenant_id
+                       and item.id = any (v_batch.ids)
+                       and item.id = settled.id
+                       and settled.status = 'in_doubt'
+                       and item.status = 'queued'
+                       and item.in_doubt_since is null
+                       and item.reserved_by = p_worker_id
+                 returning item.id, item.tenant_id, item.run_id, item.job_id, item.error
+                ), logged as (
+                    insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+                    select v_batch.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt',
+                           doubted.error
+                      from doubted
+                )
+                select doubted.tenant_id, doubted.id from doubted;
+            get diagnostics v_doubted = row_count;
+        end if;
+
         return query
-            with doubted as (
-                update execution.channel_outbox as item
-                   set in_doubt_since = v_now,
-                       error = left(settled.error, 2000)
-                  from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_errors) as settled (tenant_id, id, status, error)
-                 where item.tenant_id = settled.tenant_id
-                   and item.id = settled.id
-                   and settled.status = 'in_doubt'
-                   and item.status = 'queued'
-                   and item.in_doubt_since is null
-                   and item.reserved_by = p_worker_id
-             returning item.id, item.tenant_id, item.run_id, item.job_id, item.error
-            ), logged as (
-                insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-                select doubted.tenant_id, doubted.run_id, doubted.job_id, doubted.id, p_worker_id, 'item.in_doubt', doubted.error
-                  from doubted
-            )
-            select doubted.tenant_id, doubted.id from doubted;
-        get diagnostics v_doubted = row_count;
-    end if;
+            update execution.channel_outbox as item
+               set status = settled.status,
+                   provider_message_id = left(settled.provider_message_id, 500),
+                   error = left(settled.error, 2000),
+                   finalized_at = v_now,
+                   in_doubt_since = null
+              from (select unnest(v_batch.ids) as id, unnest(v_batch.statuses) as status,
+                           unnest(v_batch.message_ids) as provider_message_id, unnest(v_batch.errors) as error) as settled
+             where item.tenant_id = v_batch.tenant_id
+               and item.id = any (v_batch.ids)
+               and item.id = settled.id
+               and settled.status <> 'in_doubt'
+               and item.status = 'queued'
+               and item.reserved_by = p_worker_id
+         returning item.tenant_id, item.id;
+        get diagnostics v_changed = row_count;
 
-    return query
-        update execution.channel_outbox as item
-           set status = settled.status,
-               provider_message_id = left(settled.provider_message_id, 500),
-               error = left(settled.error, 2000),
-               finalized_at = v_now,
-               in_doubt_since = null
-          from (select unnest(p_tenant_ids) as tenant_id, unnest(p_outbox_ids) as id, unnest(p_statuses) as status,
-                       unnest(p_message_ids) as provider_message_id, unnest(p_errors) as error) as settled
-         where item.tenant_id = settled.tenant_id
-           and item.id = settled.id
-           and settled.status <> 'in_doubt'
-           and item.status = 'queued'
-           and item.reserved_by = p_worker_id
-     returning item.tenant_id, item.id;
-    get diagnostics v_changed = row_count;
-
-    -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
-    if v_changed + v_doubted < cardinality(p_outbox_ids) then
-        insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
-        select item.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
-               'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
-          from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids)
-               as settled (tenant_id, id, status, provider_message_id)
-               join execution.channel_outbox as item on item.tenant_id = settled.tenant_id and item.id = settled.id
-         where settled.status <> 'in_doubt'
-           and item.reserved_by = p_worker_id
-           and item.status <> 'queued'
-           and item.status <> settled.status;
-    end if;
+        -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
+        if v_changed + v_doubted < cardinality(v_batch.ids) then
+            insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
+            select v_batch.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
+                   'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
+              from unnest(v_batch.ids, v_batch.statuses, v_batch.message_ids) as settled (id, status, provider_message_id)
+                   join execution.channel_outbox as item on item.tenant_id = v_batch.tenant_id and item.id = settled.id
+             where item.id = any (v_batch.ids)
+               and settled.status <> 'in_doubt'
+               and item.reserved_by = p_worker_id
+               and item.status <> 'queued'
+               and item.status <> settled.status;
+        end if;
+    end loop;
 end
 $$;
 
@@ -3956,21 +3977,21 @@ begin
              where job.tenant_id = p_tenant_id
                and job.id = v_job.id;
             perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+                                    'its phase is paused; no heartbeat for five minutes from ' || v_job.locked_by);
         elsif v_job.attempts < v_job.max_attempts then
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
             update execution.job_queue as job
                set status = 'queued',
                    locked_by = null,
                    locked_at = null,
-                   last_error = 'its worker was not heard of for five minutes'
+                   last_error = 'its worker sent no heartbeat for five minutes'
              where job.tenant_id = p_tenant_id
                and job.id = v_job.id;
             perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'not heard of for five minutes: ' || v_job.locked_by);
+                                    'no heartbeat for five minutes from ' || v_job.locked_by);
         else
             perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0',
-                                          'its worker was not heard of for five minutes');
+                                          'its worker sent no heartbeat for five minutes');
         end if;
     end loop;
     foreach v_id in array array(
@@ -3994,7 +4015,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that a silent worker had reserved become in doubt.';
+COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that such a worker had reserved become in doubt.';
 
 CREATE FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
     LANGUAGE plpgsql
@@ -4440,7 +4461,7 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
-        raise exception 'at least one call token must be requested, not %', coalesce(p_wanted::text, 'null')
+        raise exception 'p_wanted must be at least 1, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
@@ -4618,8 +4639,8 @@ begin
     v_tenants := array(
         select waiting.tenant_id
           from unnest(v_tenants) as waiting (tenant_id)
-               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
-         order by turn.last_turn_at nulls first, waiting.tenant_id);
+               left join execution.claim_order as place on place.tenant_id = waiting.tenant_id
+         order by place.last_claim_at nulls first, waiting.tenant_id);
 
     -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
     v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
@@ -5591,7 +5612,8 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
              WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-'::text))), 4, '0'::text)
+
+'::text))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
@@ -6878,7 +6900,7 @@ begin
         using errcode = 'PR001',
               detail = case
                            when v_event.processed_at is not null then 'It is processed.'
-                           when v_event.claimed_by is null then 'Nobody holds it.'
+                           when v_event.claimed_by is null then 'No processor holds it.'
                            else 'Another processor holds it.'
                        end,
               hint = 'A claim lasts five minutes; it may have gone stale and been taken by another processor.';
@@ -8440,6 +8462,16 @@ ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
 
+CREATE TABLE execution.claim_order (
+    tenant_id uuid NOT NULL,
+    last_claim_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+ALTER TABLE ONLY execution.claim_order FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.claim_order IS 'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
+
 CREATE TABLE execution.doubts (
     outbox_id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -8576,16 +8608,6 @@ CREATE TABLE execution.provider_callbacks (
 ALTER TABLE ONLY execution.provider_callbacks FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.provider_callbacks IS 'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change.';
-
-CREATE TABLE execution.turns (
-    tenant_id uuid NOT NULL,
-    last_turn_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50');
-
-ALTER TABLE ONLY execution.turns FORCE ROW LEVEL SECURITY;
-
-COMMENT ON TABLE execution.turns IS 'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
 
 CREATE TABLE jobs.alert_instances (
     id uuid DEFAULT jobs.new_id() NOT NULL,
@@ -9171,6 +9193,9 @@ ALTER TABLE ONLY execution.channel_outbox
 ALTER TABLE ONLY execution.channel_outbox
     ADD CONSTRAINT channel_outbox_pkey PRIMARY KEY (tenant_id, id);
 
+ALTER TABLE ONLY execution.claim_order
+    ADD CONSTRAINT claim_order_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
 
@@ -9188,9 +9213,6 @@ ALTER TABLE ONLY execution.leads
 
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
-
-ALTER TABLE ONLY execution.turns
-    ADD CONSTRAINT turns_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY jobs.alert_instances
     ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (tenant_id, id);
@@ -9417,7 +9439,7 @@ CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON chann
 
 CREATE TRIGGER channel_executors_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
-CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what somebody wrote stays as it was written');
+CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a received message stays as it was written');
 
 CREATE TRIGGER channel_messages_are_never_emptied BEFORE TRUNCATE ON channels.channel_messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('messages are removed by prune_messages, once they are over');
 
@@ -9501,7 +9523,7 @@ CREATE TRIGGER alert_instances_are_facts BEFORE UPDATE OF id, tenant_id, alert_c
 
 CREATE TRIGGER alert_instances_resolved_for_ever BEFORE UPDATE ON jobs.alert_instances FOR EACH ROW WHEN ((old.status = 'resolved'::text)) EXECUTE FUNCTION tenancy.refuse_change('an alert that is resolved stays so; what happens again is a new one');
 
-CREATE TRIGGER alert_notifications_change_as_they_may BEFORE UPDATE OF status ON jobs.alert_notifications FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status <> 'queued'::text) OR (new.status <> 'sent'::text)) AND ((old.status <> 'queued'::text) OR (new.status <> 'failed'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a notification that was sent or given up stays so');
+CREATE TRIGGER alert_notifications_change_as_they_may BEFORE UPDATE OF status ON jobs.alert_notifications FOR EACH ROW WHEN (((old.status <> new.status) AND (((old.status <> 'queued'::text) OR (new.status <> 'sent'::text)) AND ((old.status <> 'queued'::text) OR (new.status <> 'failed'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a notification that was sent or failed stays so');
 
 CREATE TRIGGER decision_cards_change_as_they_may BEFORE UPDATE OF status ON jobs.decision_cards FOR EACH ROW WHEN (((old.status <> new.status) AND (((((((old.status <> 'OPEN'::text) OR (new.status <> 'IN_PROGRESS'::text)) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'OPEN'::text) OR (new.status <> 'DISMISSED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'OPEN'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'RESOLVED'::text))) AND ((old.status <> 'IN_PROGRESS'::text) OR (new.status <> 'DISMISSED'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a card that is resolved or dismissed stays so');
 
@@ -9523,7 +9545,7 @@ CREATE TRIGGER schedule_firings_are_decided_once BEFORE UPDATE ON jobs.schedule_
 
 CREATE TRIGGER sync_errors_are_never_emptied BEFORE TRUNCATE ON jobs.sync_errors FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('errors are removed by prune_runs, once they are resolved');
 
-CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an error that nobody has resolved cannot be removed');
+CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an unresolved error cannot be removed');
 
 CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('what was resolved stays as it is');
 
@@ -9631,6 +9653,9 @@ ALTER TABLE ONLY execution.campaign_runs
 ALTER TABLE ONLY execution.campaigns
     ADD CONSTRAINT campaigns_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
+ALTER TABLE ONLY execution.claim_order
+    ADD CONSTRAINT claim_order_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -9651,9 +9676,6 @@ ALTER TABLE ONLY execution.leads
 
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
-
-ALTER TABLE ONLY execution.turns
-    ADD CONSTRAINT turns_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
 ALTER TABLE ONLY jobs.alert_instances
     ADD CONSTRAINT alert_instances_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
@@ -9746,6 +9768,8 @@ ALTER TABLE execution.campaigns ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.channel_outbox ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE execution.claim_order ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE execution.doubts ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.job_queue ENABLE ROW LEVEL SECURITY;
@@ -9772,6 +9796,8 @@ CREATE POLICY owner_passes ON execution.campaigns TO postrider_owner USING (true
 
 CREATE POLICY owner_passes ON execution.channel_outbox TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.claim_order TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.doubts TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.job_queue TO postrider_owner USING (true) WITH CHECK (true);
@@ -9783,8 +9809,6 @@ CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (tru
 CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY owner_passes ON execution.turns TO postrider_owner USING (true) WITH CHECK (true);
 
 ALTER TABLE execution.provider_callbacks ENABLE ROW LEVEL SECURITY;
 
@@ -9804,6 +9828,8 @@ CREATE POLICY tenant_sees_its_own ON execution.campaigns FOR SELECT TO postrider
 
 CREATE POLICY tenant_sees_its_own ON execution.channel_outbox FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON execution.claim_order FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON execution.doubts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.job_queue FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
@@ -9815,10 +9841,6 @@ CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postride
 CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
-
-CREATE POLICY tenant_sees_its_own ON execution.turns FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
-
-ALTER TABLE execution.turns ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE jobs.alert_instances ENABLE ROW LEVEL SECURITY;
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs};
+use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs, PrometheusHandle};
 use postrider_engine::{
     CampaignWorker, Dispatcher, Functions, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing,
     WakeupChannel, Witness,
@@ -148,20 +148,73 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
     let metrics = postrider_api::collect_metrics().context("cannot collect metrics")?;
 
     let installation = Installation::open(config).await?;
-    let serve_roles = async |roles: &[Role],
-                             fence: &Fence,
-                             waits: Option<&str>,
-                             draining: CancellationToken|
-           -> anyhow::Result<()> {
-        let (adapters, metrics, listener) = (adapters.clone(), metrics.clone(), same_listener(&listener)?);
+    let process = Process {
+        server,
+        installation: &installation,
+        adapters,
+        listener,
+        metrics_listener,
+        http_url,
+        metrics,
+        open_files,
+        capacity,
+    };
+    let served = match roles.iter().find_map(|role| role.needs()) {
+        None => process.serve(roles, &Fence::default(), None, draining.clone()).await,
+        Some(needs) => {
+            let open = async {
+                let pool = checked(installation.worker_pool(connections::WITNESS).await?, needs).await?;
+                let place = wire::witness_place(config, &installation).await?;
+                anyhow::Ok(Witness::open(pool, place, wire::process_name()).await?)
+            };
+            match open.await {
+                Ok(witness) => while_allowed(witness, &process, roles, &draining).await,
+                Err(error) => Err(error),
+            }
+        }
+    };
+    installation.remove_run_file();
+    installation.close().await?;
+    served?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// One process, with the parts that it keeps while its allowed roles change.
+struct Process<'a> {
+    server: &'a Server,
+    installation: &'a Installation,
+    /// The standard adapters and those of the application.
+    adapters: Adapters,
+    listener: TcpListener,
+    metrics_listener: Option<TcpListener>,
+    http_url: String,
+    metrics: PrometheusHandle,
+    open_files: Option<u64>,
+    capacity: wire::HttpCapacity,
+}
+
+impl Process<'_> {
+    /// Serves these roles until `draining` is cancelled. `waits` is the reason why other roles wait.
+    async fn serve(
+        &self,
+        roles: &[Role],
+        fence: &Fence,
+        waits: Option<&str>,
+        draining: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let Self { installation, adapters, listener, metrics_listener, http_url, metrics, capacity, .. } =
+            self;
+        let Server { config, adapters: own_adapters, functions: own_functions, .. } = self.server;
+        let (adapters, metrics, listener) = (adapters.clone(), metrics.clone(), same_listener(listener)?);
         let metrics_listener = metrics_listener.as_ref().map(same_listener).transpose()?;
         let routes = wire::routes(config)?;
         let connections = config.database.connections_max;
-        connections::check(config, roles, &installation).await?;
+        connections::check(config, roles, installation).await?;
         let mut health = Vec::new();
         let app_pool = checked(installation.app_pool(connections).await?, APP).await?;
         // Before anything is claimed: a role that could not open a secret would hold work and not do it.
-        let master_key = master_key(roles, &installation, config).await?;
+        let master_key = master_key(roles, installation, config).await?;
         let loops = TaskTracker::new();
         if roles.contains(&Role::Relay) {
             let worker_pool = checked(installation.worker_pool(connections).await?, RELAY).await?;
@@ -258,7 +311,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
         } else {
             (app_pool.clone(), app_pool)
         };
-        let settings = wire::stream_settings(config, &capacity);
+        let settings = wire::stream_settings(config, capacity);
         let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
         let waiting = Ends::new(draining.clone());
         if serves_api {
@@ -327,7 +380,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
             installation.write_run_file(http_url.clone()).await?;
         }
         if serves_api {
-            warn_of_few_files(config, &capacity, open_files);
+            warn_of_few_files(config, capacity, self.open_files);
         }
         tracing::info!(?roles, "postrider is serving at {http_url}");
 
@@ -358,41 +411,21 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
             Some(what) => Err(anyhow::anyhow!("{what} panicked, and the process ended to be started again")),
             None => Ok(()),
         }
-    };
-    let served = match roles.iter().find_map(|role| role.needs()) {
-        None => serve_roles(roles, &Fence::default(), None, draining.clone()).await,
-        Some(needs) => {
-            let open = async || {
-                let pool = checked(installation.worker_pool(connections::WITNESS).await?, needs).await?;
-                let place = wire::witness_place(config, &installation).await?;
-                anyhow::Ok(Witness::open(pool, place, wire::process_name()).await?)
-            };
-            match open().await {
-                Ok(witness) => while_allowed(witness, &installation, roles, &draining, serve_roles).await,
-                Err(error) => Err(error),
-            }
-        }
-    };
-    installation.remove_run_file();
-    installation.close().await?;
-    served?;
-    tracing::info!("stopped");
-    Ok(())
+    }
 }
 
-/// Serves what may be served. While the database is taken for a restored copy, that is the API alone; once it was adopted, the roles that
+/// Serves the allowed roles. While the database is taken for a restored copy, that is the API alone; once it was adopted, the roles that
 /// send start by themselves.
 async fn while_allowed(
     witness: Witness,
-    installation: &Installation,
+    process: &Process<'_>,
     roles: &[Role],
     draining: &CancellationToken,
-    serve: impl AsyncFn(&[Role], &Fence, Option<&str>, CancellationToken) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let (fence, mut standing) = (witness.fence(), witness.standing());
     let ended = CancellationToken::new();
     let looking = tokio::spawn(supervised("witness", witness.run(ended.clone())));
-    let pools_before = installation.pools_opened();
+    let pools_before = process.installation.pools_opened();
     let served = loop {
         let now = standing.borrow_and_update().clone();
         let (allowed, waits): (Vec<Role>, Option<&str>) = match &now {
@@ -412,13 +445,13 @@ async fn while_allowed(
             std::future::pending::<()>().await;
         };
         let served = tokio::select! {
-            served = serve(&allowed, &fence, waits, stop.clone()) => served,
+            served = process.serve(&allowed, &fence, waits, stop.clone()) => served,
             () = until_changed => Ok(()),
         };
         if served.is_err() || draining.is_cancelled() || !stop.is_cancelled() {
             break served;
         }
-        installation.close_pools_since(pools_before).await;
+        process.installation.close_pools_since(pools_before).await;
     };
     // The last mark says that nothing is reserved any more.
     ended.cancel();

@@ -14,7 +14,7 @@ select tenancy.protect(tenant_table.name)
            'execution.campaign_phases',
            'execution.campaign_runs',
            'execution.job_queue',
-           'execution.turns',
+           'execution.claim_order',
            'execution.channel_outbox',
            'execution.doubts',
            'execution.provider_callbacks',
@@ -27,7 +27,7 @@ select tenancy.protect(tenant_table.name)
                     where policy.polrelid = tenant_table.name
                       and policy.polname = 'owner_passes');
 
--- execution.turns is for the owner's functions alone.
+-- execution.claim_order is for the owner's functions alone.
 grant select on
     execution.leads,
     execution.lead_lists,

@@ -1,4 +1,4 @@
--- Claims of send jobs: a worker chooses tenants with due jobs, in turns and without locks, then requeues what is overdue and
+-- Claims of send jobs: a worker chooses tenants with due jobs, one after the other and without locks, then requeues what is overdue and
 -- claims jobs tenant by tenant. Heartbeats keep the claims alive.
 --
 -- Several rows are looked up in a lateral subquery, one index lookup per row, here and in other functions. A join may read
@@ -67,8 +67,8 @@ begin
     v_tenants := array(
         select waiting.tenant_id
           from unnest(v_tenants) as waiting (tenant_id)
-               left join execution.turns as turn on turn.tenant_id = waiting.tenant_id
-         order by turn.last_turn_at nulls first, waiting.tenant_id);
+               left join execution.claim_order as place on place.tenant_id = waiting.tenant_id
+         order by place.last_claim_at nulls first, waiting.tenant_id);
 
     -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
     v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
@@ -184,21 +184,21 @@ begin
              where job.tenant_id = p_tenant_id
                and job.id = v_job.id;
             perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'its phase is paused; not heard of for five minutes: ' || v_job.locked_by);
+                                    'its phase is paused; no heartbeat for five minutes from ' || v_job.locked_by);
         elsif v_job.attempts < v_job.max_attempts then
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
             update execution.job_queue as job
                set status = 'queued',
                    locked_by = null,
                    locked_at = null,
-                   last_error = 'its worker was not heard of for five minutes'
+                   last_error = 'its worker sent no heartbeat for five minutes'
              where job.tenant_id = p_tenant_id
                and job.id = v_job.id;
             perform execution.audit(p_tenant_id, null, null, v_job.run_id, v_job.id, null, p_worker_id, 'job.requeued',
-                                    'not heard of for five minutes: ' || v_job.locked_by);
+                                    'no heartbeat for five minutes from ' || v_job.locked_by);
         else
             perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0',
-                                          'its worker was not heard of for five minutes');
+                                          'its worker sent no heartbeat for five minutes');
         end if;
     end loop;
     foreach v_id in array array(
@@ -223,7 +223,7 @@ end
 $$;
 comment on function execution.requeue_overdue_jobs(uuid, text) is
     'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to '
-    '100 retries that are due. Items that a silent worker had reserved become in doubt.';
+    '100 retries that are due. Items that such a worker had reserved become in doubt.';
 revoke all on function execution.requeue_overdue_jobs(uuid, text) from public;
 grant execute on function execution.requeue_overdue_jobs(uuid, text) to postrider_worker;
 
@@ -311,17 +311,17 @@ begin
                                     'run.running', null);
         end if;
     end loop;
-    -- Record the turn. Another worker that is serving the tenant at the same time updates this row, so a locked row is
+    -- Record the time of the claim. Another worker that is serving the tenant at the same time updates this row, so a locked row is
     -- skipped.
     perform
-       from execution.turns as turn
-      where turn.tenant_id = p_tenant_id
+       from execution.claim_order as place
+      where place.tenant_id = p_tenant_id
         for update skip locked;
     if found then
         v_served_at := clock_timestamp();
-        update execution.turns as turn
-           set last_turn_at = v_served_at
-         where turn.tenant_id = p_tenant_id;
+        update execution.claim_order as place
+           set last_claim_at = v_served_at
+         where place.tenant_id = p_tenant_id;
     end if;
 
     return query
@@ -341,7 +341,7 @@ begin
 end
 $$;
 comment on function execution.claim_queued_jobs(uuid, text, integer, uuid[]) is
-    'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the tenant''s turn. '
+    'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the time. '
     'tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does '
     'not return for ever.';
 revoke all on function execution.claim_queued_jobs(uuid, text, integer, uuid[]) from public;

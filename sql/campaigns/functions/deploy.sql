@@ -115,9 +115,9 @@ begin
       from generate_series(0, (cardinality(v_audience) - 1) / p_job_size) as part;
 
     -- Check first: an insert alone would wait for a worker that is updating the row of this tenant.
-    insert into execution.turns (tenant_id)
+    insert into execution.claim_order (tenant_id)
     select p_tenant_id
-     where not exists (select from execution.turns where tenant_id = p_tenant_id)
+     where not exists (select from execution.claim_order where tenant_id = p_tenant_id)
         on conflict do nothing;
     perform execution.audit(p_tenant_id, v_phase.campaign_id, v_phase.id, p_run_id, null, null, p_actor, 'run.deployed',
                             cardinality(v_audience) || ' items');

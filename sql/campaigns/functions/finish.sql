@@ -83,7 +83,7 @@ as $$
             finalized_at)
     select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
-           left('its job gave up before it was tried: ' || p_error, 2000), job.attempts, now()
+           left('its job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)

@@ -73,7 +73,7 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if p_wanted is null or p_wanted < 1 then
-        raise exception 'at least one call token must be requested, not %', coalesce(p_wanted::text, 'null')
+        raise exception 'p_wanted must be at least 1, not %', coalesce(p_wanted::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);

@@ -168,7 +168,7 @@ begin
          where item.place is not null;
         get diagnostics v_inserted = row_count;
         if v_inserted <> cardinality(array_remove(v_places, null)) then
-            raise exception 'not every item was given a row' using errcode = 'assert_failure';
+            raise exception 'the insert did not add one row per item' using errcode = 'assert_failure';
         end if;
         return;
     exception when unique_violation then

@@ -60,11 +60,11 @@ create index job_queue_by_run on execution.job_queue (run_id, tenant_id, positio
 create index job_queue_left on execution.job_queue (run_id, tenant_id, run_after, id)
     where status in ('queued', 'locked', 'failed');
 
-create table execution.turns (
-    tenant_id    uuid        not null references tenancy.tenants (id),
-    last_turn_at timestamptz not null default '-infinity',
+create table execution.claim_order (
+    tenant_id     uuid        not null references tenancy.tenants (id),
+    last_claim_at timestamptz not null default '-infinity',
     primary key (tenant_id)
 ) with (fillfactor = 50);
-comment on table execution.turns is
+comment on table execution.claim_order is
     'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. '
     'It affects fairness and never correctness.';

@@ -34,7 +34,7 @@ create or replace trigger channel_messages_are_facts
                      correlation_id, created_at
     on channels.channel_messages
     for each row
-    execute function tenancy.refuse_change('what somebody wrote stays as it was written');
+    execute function tenancy.refuse_change('a received message stays as it was written');
 create or replace trigger channel_messages_open_ones_are_kept
     before delete on channels.channel_messages
     for each row

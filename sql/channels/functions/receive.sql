@@ -94,7 +94,7 @@ begin
        and link.sender_id = p_sender_id;
     if not found then
         v_status := 'denied_unlinked';
-        v_reason := 'nobody is linked to this sender';
+        v_reason := 'no user is linked to this sender';
     elsif array_position(array['viewer', 'operator', 'admin'], v_link.role)
           < array_position(array['viewer', 'operator', 'admin'], v_required) then
         v_status := 'denied_rbac';

@@ -211,7 +211,7 @@ begin
         using errcode = 'PR001',
               detail = case
                            when v_event.processed_at is not null then 'It is processed.'
-                           when v_event.claimed_by is null then 'Nobody holds it.'
+                           when v_event.claimed_by is null then 'No processor holds it.'
                            else 'Another processor holds it.'
                        end,
               hint = 'A claim lasts five minutes; it may have gone stale and been taken by another processor.';

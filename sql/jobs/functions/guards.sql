@@ -87,7 +87,7 @@ create or replace trigger sync_errors_open_ones_are_kept
     before delete on jobs.sync_errors
     for each row
     when (not old.is_resolved)
-    execute function tenancy.refuse_change('an error that nobody has resolved cannot be removed');
+    execute function tenancy.refuse_change('an unresolved error cannot be removed');
 create or replace trigger sync_errors_are_never_emptied
     before truncate on jobs.sync_errors
     for each statement
@@ -115,4 +115,4 @@ create or replace trigger alert_notifications_change_as_they_may
     before update of status on jobs.alert_notifications
     for each row
     when (old.status <> new.status and (old.status, new.status) not in (('queued', 'sent'), ('queued', 'failed')))
-    execute function tenancy.refuse_change('a notification that was sent or given up stays so');
+    execute function tenancy.refuse_change('a notification that was sent or failed stays so');

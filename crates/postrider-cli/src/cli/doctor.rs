@@ -98,12 +98,16 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a relay with this configuration would start. `None` if it has no sinks or no sinks are registered.
+/// Whether a relay with this configuration would start and deliver. `None` if no sinks are registered.
 async fn sinks(pool: &Pool, config: &Config) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "sinks";
     let ours = sinks_of(&wire::routes(config)?)?;
     if ours.sinks().is_empty() {
-        return Ok(None);
+        return Ok(Some(Finding::warning(
+            CHECK,
+            "no sinks are configured, so no relay runs and events wait in the outbox",
+            "set relay.sinks, or name the roles that this configuration is for with --roles",
+        )));
     }
     let mut transaction = pool::begin(pool).await?;
     let Ok(Some(registered)) = sinks::registered(&mut transaction).await else { return Ok(None) };

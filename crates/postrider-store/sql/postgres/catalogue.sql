@@ -54,10 +54,12 @@ select line as "line!"
         or grantee::regrole::text in ('postrider_owner', 'postrider_app', 'postrider_worker', 'postrider_read', 'postrider_publish')
      group by rights.object, rights.part, grantee
     union all
-    select format('column %s.%s %s%s%s%s default %s', tables.name, attname, format_type(atttypid, atttypmod),
+    select format('column %s.%s %s%s%s%s%s default %s', tables.name, attname, format_type(atttypid, atttypmod),
                   case when attnotnull then ' not null' end,
                   case when attidentity <> '' then format(' identity %s', attidentity) end,
                   case when attgenerated <> '' then format(' generated %s', attgenerated) end,
+                  -- Some plans depend on it. The default is -1, and null from Postgres 17 on.
+                  case when attstattarget >= 0 then format(' statistics %s', attstattarget) end,
                   pg_get_expr(adbin, adrelid, true))
       from pg_catalog.pg_attribute
       join tables on tables.oid = attrelid and tables.relkind <> 'S'

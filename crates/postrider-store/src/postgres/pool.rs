@@ -236,19 +236,21 @@ pub(crate) async fn read_in_order_of_an_index(connection: &mut PgConnection) -> 
 async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result<Transaction, StoreError> {
     let failed = StoreError::on("beginning a transaction");
     // A tenant is a UUID and a signature is hex, so both can be spelled out.
+    let begin = format!("{begin}; set local app.current_tenant_id = '{}'", tenant.0);
+    // `select` for the signature: pg_stat_statements keeps the text of `set`, and replaces the constants of a query.
     let statement = match pool.signing.as_deref() {
-        None => format!("{begin}; set local app.current_tenant_id = '{}'", tenant.0),
-        Some(Signing { key, padding: Some(padding) }) => format!(
-            "{begin};{padding}select set_config('app.current_tenant_id', '{}', true), set_config('app.tenant_signature', '{}', true)",
-            tenant.0,
-            key.sign(tenant)
-        ),
+        None => begin,
+        Some(Signing { key, padding: Some(padding) }) => {
+            format!(
+                "{begin};{padding}select set_config('app.tenant_signature', '{}', true)",
+                key.sign(tenant)
+            )
+        }
         Some(Signing { key, padding: None }) => {
-            let mut transaction = pool.begin_with(begin).await.map_err(&failed)?;
+            let mut transaction = pool.begin_with(AssertSqlSafe(begin)).await.map_err(&failed)?;
             sqlx::query!(
-                "select set_config('app.current_tenant_id', $1, true) as tenant, set_config('app.tenant_signature', $2, true) as signature",
-                tenant.0.to_string(),
-                key.sign(tenant),
+                "select set_config('app.tenant_signature', $1, true) as signature",
+                key.sign(tenant)
             )
             .fetch_one(unprepared(&mut transaction))
             .await
@@ -261,8 +263,8 @@ async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result
 
 /// Sets the tenant for the rest of the transaction. For logins that need no signature.
 pub async fn act_as(connection: &mut PgConnection, tenant: TenantId) -> Result<(), StoreError> {
-    sqlx::query!("select set_config('app.current_tenant_id', $1, true)", tenant.0.to_string())
-        .fetch_one(unprepared(connection))
+    sqlx::raw_sql(AssertSqlSafe(format!("set local app.current_tenant_id = '{}'", tenant.0)))
+        .execute(connection)
         .await
         .map_err(StoreError::on("setting the tenant"))?;
     Ok(())

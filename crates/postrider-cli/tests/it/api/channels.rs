@@ -320,7 +320,7 @@ async fn what_came_in_is_listed_and_shown_with_what_became_of_it() -> anyhow::Re
     let denied = show(listed[2]["id"].as_str().unwrap_or_default())?;
     assert_eq!(
         (&denied["last_error"], &denied["reply"], &denied["user_id"]),
-        (&json!("nobody is linked to this sender"), &json!(null), &json!(null))
+        (&json!("no user is linked to this sender"), &json!(null), &json!(null))
     );
     let failed = show(listed[0]["id"].as_str().unwrap_or_default())?;
     assert_eq!(

@@ -126,7 +126,7 @@ async fn who_is_not_linked_or_may_not_is_denied_for_good() -> anyhow::Result<()>
     let why = "concat_ws(': ', status, last_error, executions, leased_until)";
     assert_eq!(
         rows.look(why, "channel_messages", stranger.message_id).await?,
-        "denied_unlinked: nobody is linked to this sender: 0"
+        "denied_unlinked: no user is linked to this sender: 0"
     );
 
     require(&rows, None, "admin").await?;

@@ -81,7 +81,7 @@ async fn senders_are_linked_listed_and_forgotten() -> anyhow::Result<()> {
         stage.json(&["channels", "links", "--account", &team.account.to_string(), "--sender", "U1"])?;
     assert_eq!((by_id.as_array().map(Vec::len), &by_id[0]["user_id"]), (Some(1), &json!("ada")));
     let gone = succeeded(stage.run(&["channels", "unlink", &format!("link_{id}")])?)?;
-    assert_eq!(gone.stderr, format!("forgot link_{id}; further messages of this sender are denied\n"));
+    assert_eq!(gone.stderr, format!("removed link_{id}; further messages of this sender are denied\n"));
     assert_eq!(
         stage.audited(&format!("link:{id}")).await?,
         by_ada(&["sender.linked", "sender.linked", "sender.unlinked"])
@@ -148,7 +148,11 @@ async fn an_executor_that_makes_no_sense_is_refused_and_writes_nothing() -> anyh
         (&["--url", "agent"][..], SECRET, "--url: this is not a URL"),
         (&["--url", "http://agent.example.com"], SECRET, "--url: plain http is not encrypted; use https://"),
         (&["--url", "https://10.0.0.1"], SECRET, "--url: `10.0.0.1` is "),
-        (&["--url", url], "", "pipe a secret in or name a file with --secret-file; make one with"),
+        (
+            &["--url", url],
+            "",
+            "no secret is given to sign requests with; pipe one in, or name a file with --secret-file; make one with",
+        ),
         (&["--url", url], "hunter2", "the secret does not begin with `whsec_`; make one with"),
         (&["--url", url, "--secret-file", "/nonexistent"], "", "cannot read the secret from /nonexistent"),
         (&["--echo", "--sentinel-url", url], "", "no secret is given to sign requests with; pipe one in"),
@@ -195,7 +199,7 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     assert_snapshot!(wide(&["channels", "messages"])?, @r"
     MESSAGE STATUS ACCOUNT SENDER USER CAME TEXT REASON
     message_[id] dispatch_failed team U1 ada [date] [time] hm the outbox is full
-    message_[id] denied_unlinked team U9 - [date] [time] let me in, please, it is really very urg… nobody is linked to this sender
+    message_[id] denied_unlinked team U9 - [date] [time] let me in, please, it is really very urg… no user is linked to this sender
     message_[id] executed team U1 ada [date] [time] hello�]0;x� and �bye -
     ");
     let denied = stage.json(&["channels", "messages", "--status", "denied_unlinked"])?;
@@ -254,7 +258,7 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     assert!(stage.stdout(&["channels", "show", &failed])?.contains("message.retried"));
     assert_refused(
         &stage.run(&["channels", "retry", &message.to_string()])?,
-        "is executed, or is being executed",
+        "is executed or is being executed now; only a failed message can be retried",
     );
     let unknown = Uuid::now_v7();
     assert_refused(&stage.run(&["channels", "retry", &unknown.to_string()])?, "lists what failed");
@@ -322,7 +326,7 @@ async fn dead_replies_are_queued_again_one_by_a_filter_or_all() -> anyhow::Resul
     assert_eq!(audited[1..], by_ada(&["reply.requeued"]));
     assert_refused(
         &stage.run(&["channels", "requeue", &id])?,
-        &format!("{id} is pending, and only what is dead is queued again; `postrider channels show {id}`"),
+        &format!("{id} is pending, and only a dead reply can be requeued; `postrider channels show {id}`"),
     );
 
     let nothing = "no dead reply matches; `postrider channels dead` lists the dead replies\n";

@@ -34,6 +34,26 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn a_relay_without_sinks_is_a_warning_where_the_relay_is_served() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    for (args, is_warned) in [
+        (&["doctor", "--json"][..], true),
+        (&["doctor", "--json", "--roles", "relay"], true),
+        (&["doctor", "--json", "--roles", "api,campaigns"], false),
+    ] {
+        let output = succeeded(world.postrider_with_secret(args, "")?)?;
+        let findings: Vec<Value> = serde_json::from_str(&output.stdout)?;
+        let sinks = findings.iter().find(|finding| finding["check"] == "sinks");
+        assert_eq!(
+            sinks.is_some_and(|sinks| sinks["severity"] == "warning"),
+            is_warned,
+            "{args:?}: {sinks:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow::Result<()> {
     let cases = [
         (

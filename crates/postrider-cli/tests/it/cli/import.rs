@@ -186,6 +186,40 @@ async fn a_person_with_an_external_id_who_is_imported_again_by_address_alone_sta
 }
 
 #[tokio::test]
+async fn imports_of_the_same_people_at_once_make_one_lead_of_each_person() -> anyhow::Result<()> {
+    // More than one chunk, so that the imports alternate.
+    const PEOPLE: usize = CHUNK + 500;
+    let world = world().await?;
+    // The list exists, so that imports do not wait for the one that makes it.
+    world.imported("email\nperson0@example.org\n", &[])?;
+    let by_id = |n: usize| format!("{n},person{n}@example.org\n");
+    let by_address = |n: usize| format!(",person{n}@example.org\n");
+    let file =
+        |lines: &mut dyn Iterator<Item = String>| format!("external_id,email\n{}", lines.collect::<String>());
+    // In opposite orders, so that locks taken in the order of the lines would deadlock.
+    let files = [
+        file(&mut (0..PEOPLE).map(by_id)),
+        file(&mut (0..PEOPLE).rev().map(by_id)),
+        file(&mut (0..PEOPLE).map(by_address)),
+        file(&mut (0..PEOPLE).rev().map(by_address)),
+    ];
+    let summaries = std::thread::scope(|scope| {
+        let world = &world;
+        let imports: Vec<_> =
+            files.iter().map(|file| scope.spawn(move || world.imported(file, &[]))).collect();
+        imports.into_iter().map(|import| import.join().unwrap()).collect::<anyhow::Result<Vec<Value>>>()
+    })?;
+    let sum = |field: &str| summaries.iter().filter_map(|summary| summary[field].as_u64()).sum::<u64>();
+    let people = PEOPLE as u64;
+    assert_eq!((sum("added"), sum("updated"), sum("bad")), (people - 1, 3 * people + 1, 0), "{summaries:?}");
+    assert_eq!(world.count("leads").await?, PEOPLE as i64);
+    assert_eq!(world.count("lead_list_members").await?, PEOPLE as i64);
+    let named = "leads where external_id is not null and email is not null";
+    assert_eq!(world.count(named).await?, PEOPLE as i64);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_line_whose_address_several_leads_have_is_bad_and_writes_nothing() -> anyhow::Result<()> {
     let world = world().await?;
     world.imported("external_id,email\n1,a@example.org\n2,a@example.org\n", &[])?;

@@ -65,7 +65,7 @@ async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_tim
     assert_eq!((&listed[1]["is_quiet"], &listed[1]["reserved_by"]), (&json!(false), &json!("hand")));
     let one = succeeded(stage.run(&["in-doubt", "list", "--limit", "1"])?)?;
     assert!(
-        one.stdout.lines().count() == 2 && one.stderr.contains("1 of 2 are shown"),
+        one.stdout.lines().count() == 2 && one.stderr.contains("1 of 2 items are shown"),
         "{}{}",
         one.stdout,
         one.stderr

@@ -271,7 +271,11 @@ async fn what_is_not_over_cannot_be_removed_and_nothing_is_emptied() -> anyhow::
         .await?;
 
     let errors = "delete from jobs.sync_errors";
-    assert!(refusal(execute(&stage.admin, errors).await)?.message.contains("nobody has resolved"));
+    assert!(
+        refusal(execute(&stage.admin, errors).await)?
+            .message
+            .contains("an unresolved error cannot be removed")
+    );
     for id in [running, again] {
         let refused =
             refusal(execute(&stage.admin, format!("delete from jobs.job_runs where id = '{id}'")).await)?;

@@ -288,6 +288,8 @@ const READING: &[&[&str]] = &[
     &["jobs", "schedule", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["jobs", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["keys", "list"],
+    &["relay", "sinks"],
+    &["tenants", "context", "acme"],
     &["tenants", "list"],
     &["trace", "spring"],
 ];

@@ -73,16 +73,24 @@ async fn a_worker_that_cannot_write_releases_its_jobs_and_another_one_finishes_t
         ready.body
     );
 
+    // What comes now is for workers that can write.
+    let later = stage.deploy_one("later mail", "email").await?;
     let other = Server::start(&world, "campaigns", CAMPAIGNS)?;
-    assert_eq!(stage.ended(run).await?, "completed");
-    assert_eq!(stage.items(run).await?, [("sent".to_owned(), LEADS)].into());
+    for run in [run, later] {
+        assert_eq!(stage.ended(run).await?, "completed");
+        assert_eq!(stage.items(run).await?, [("sent".to_owned(), LEADS)].into());
+    }
+    let released = format!(
+        "select count(*) from execution.campaign_audit_log where run_id = '{later}' and action = 'job.released'"
+    );
+    assert_eq!(number(&stage.admin, released).await?, 0, "the starved worker claimed a job");
     let keys: Vec<String> = sim
         .receipts()?
         .iter()
         .filter(|receipt| receipt["acted"] == true)
         .filter_map(|receipt| receipt["key"].as_str().map(str::to_owned))
         .collect();
-    assert_eq!((keys.len(), keys.iter().collect::<BTreeSet<_>>().len()), (LEADS, LEADS));
+    assert_eq!((keys.len(), keys.iter().collect::<BTreeSet<_>>().len()), (2 * LEADS, 2 * LEADS));
     drop(other);
 
     // It is ready again as soon as it can have connections, without a restart, and works.

@@ -27,6 +27,11 @@ pub(crate) async fn recorded_catalogue(connection: &mut PgConnection) -> Result<
         .await
 }
 
+/// Recorded schemas and tables that the database no longer has.
+pub(super) async fn lost(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_file_scalar!("sql/postgres/lost_objects.sql").fetch_all(unprepared(connection)).await
+}
+
 /// The catalogue as it is now, one line per object.
 pub(crate) async fn catalogue(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_file_scalar!("sql/postgres/catalogue.sql").fetch_all(unprepared(connection)).await

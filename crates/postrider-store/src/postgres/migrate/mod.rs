@@ -26,8 +26,11 @@ use crate::{
 };
 
 /// A migration that waited for the lock must see the commit of the one before it, whatever the login's default isolation is.
-/// It waits two seconds for a lock at most, because other sessions queue behind it. Notices are not shown.
+/// It waits two seconds for a lock at most, because other sessions queue behind it. Apart from that it may take as long as it needs, so
+/// the time limits of the login do not apply (`transaction_timeout` exists from Postgres 17 on). Notices are not shown.
 const PREAMBLE: &str = "set transaction isolation level read committed;
+                        select set_config(name, '0', true) from pg_catalog.pg_settings
+                         where name in ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout');
                         set local lock_timeout = '2s';
                         set local client_min_messages = warning;
                         set local check_function_bodies = off";
@@ -49,6 +52,9 @@ $$";
 /// The time within which a migration gets the locks of all tables whose triggers it replaces, or gives up and tries again. It is
 /// shorter than `deadlock_timeout` (one second), so that no worker is chosen as the victim of a deadlock with it.
 const LOCKING_TIME: &str = "800ms";
+
+/// Statements of a concurrent step run outside a transaction, so this holds for the session.
+const NO_TIMEOUT: &str = "set statement_timeout = 0";
 
 /// The schema that `roles.sql` creates.
 const RECORDS_SCHEMA: &str = "postrider";
@@ -118,6 +124,8 @@ pub async fn verify(connection: &mut PgConnection) -> Result<(), StoreError> {
             "the database has no schema of Postrider; run `postrider migrate`".to_owned(),
         ));
     }
+    let lost = catalogue::lost(connection).await.map_err(StoreError::on("reading the recorded catalogue"))?;
+    refuse_incomplete(&lost)?;
     if !pending.is_empty() {
         let count = pending.len();
         return Err(StoreError::Unfit(format!(
@@ -206,9 +214,9 @@ async fn apply_next(connection: &mut PgConnection, url: &str, tree: &Tree) -> Re
     if is_last {
         records::forget(&mut transaction, &pending.removed).await.map_err(on("recording a migration"))?;
         refuse_broken_contracts(&mut transaction).await?;
-        catalogue::record(&mut transaction).await.map_err(on("recording the catalogue"))?;
         paths.extend(pending.removed.iter().map(|path| format!("{path} (removed)")));
     }
+    catalogue::record(&mut transaction).await.map_err(on("recording the catalogue"))?;
     transaction.commit().await.map_err(on("migrating"))?;
     Ok(paths)
 }
@@ -228,11 +236,13 @@ async fn apply_concurrent(
     let is_pending =
         missing(&mut holder, tree).await?.steps.first().is_some_and(|next| next.path == step.path);
     if is_pending {
+        execute(connection, NO_TIMEOUT).await.map_err(on("migrating"))?;
         for statement in step.statements() {
             execute(connection, statement).await.map_err(stop(|error| explain_source(step, error)))?;
         }
         execute(&mut holder, "set local role postrider_owner").await.map_err(stop(explain_rights))?;
         records::write(&mut holder, tree, step).await.map_err(on("recording a migration"))?;
+        catalogue::record(&mut holder).await.map_err(on("recording the catalogue"))?;
     }
     holder.commit().await.map_err(on("migrating"))?;
     let _ = other.close().await;
@@ -257,7 +267,7 @@ async fn lock_tables_of_triggers(connection: &mut PgConnection, files: &[&Source
     }
     let lock = format!(
         "set local statement_timeout = '{LOCKING_TIME}'; lock table {} in share row exclusive mode; \
-         set local statement_timeout to default",
+         set local statement_timeout = 0",
         existing.join(", ")
     );
     execute(connection, lock).await.map_err(on("locking the tables"))
@@ -275,6 +285,9 @@ async fn missing<'a>(connection: &mut PgConnection, tree: &'a Tree) -> Result<Pe
         records::read(connection).await.map_err(stop(explain_rights))?
     };
     let pending = records.pending(tree)?;
+    if !pending.is_empty_database {
+        refuse_incomplete(&catalogue::lost(connection).await.map_err(stop(explain_rights))?)?;
+    }
     if pending.is_empty() {
         return Ok(pending);
     }
@@ -306,6 +319,18 @@ async fn missing<'a>(connection: &mut PgConnection, tree: &'a Tree) -> Result<Pe
         ))));
     }
     Ok(pending)
+}
+
+/// Refuses an installation that has lost schemas or tables since the last migration.
+fn refuse_incomplete(lost: &[String]) -> Result<(), StoreError> {
+    if lost.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::Unfit(format!(
+        "the installation is incomplete; its record lists {}, and the database does not have them; nothing was changed; restore a \
+         backup, or create a new database and run `postrider migrate` there",
+        lost.join(", ")
+    )))
 }
 
 /// Refuses files that would change the frozen contracts.

@@ -276,7 +276,7 @@ mod tests {
         );
         assert_eq!(
             details("2130-03-01T08:00:00Z", json!(null)),
-            "in progress, 0 %; it begins at 2130-03-01 08:00:00Z, as scheduled"
+            "in progress, 0 %; the phase begins at 2130-03-01 08:00:00Z, as scheduled"
         );
         assert_eq!(details(past, json!(null)), "in progress, 0 %");
     }

@@ -21,6 +21,7 @@ mod phases;
 mod plans;
 mod resolve;
 mod resolving;
+mod same_ids;
 mod states;
 mod together;
 mod turns;

@@ -4,7 +4,7 @@
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{Stage, Windows, claim, complete, finalize};
+use super::{Stage, Windows, claim, complete, finalize, reserve_all};
 use crate::sql::{acting_as, execute, number, texts};
 
 /// What this session has counted so far: whole tables read, and rows fetched through indexes where there are many.
@@ -115,6 +115,30 @@ async fn a_job_lives_by_indexes_beside_many_and_on_tables_that_were_drained() ->
     live(&mut session, true).await?;
     let mut new_session = stage.admin.acquire().await?;
     live(&mut new_session, true).await
+}
+
+/// A batch of a thousand results costs a thousand lookups. A plan that joins them to the whole index reads all items of the table, and
+/// compares each item with each result.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_of_settlements_reads_its_own_items_in_a_table_that_was_analyzed_while_it_was_empty()
+-> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    execute(&stage.admin, NO_AUTOVACUUM).await?;
+    execute(&stage.admin, "vacuum analyze execution.channel_outbox").await?;
+    stage.run(1_000, 1_000).await?;
+    fill_outbox(&stage.admin, 3_000).await?;
+    let mut session = stage.worker.acquire().await?;
+    let job = claim(&mut *session, "w", 1).await?.remove(0);
+    let items = reserve_all(&mut *session, "w", &job).await?;
+    let settled: Vec<(Uuid, &str)> = items.iter().map(|item| (*item, "sent")).collect();
+
+    let mut transaction = session.begin().await?;
+    let (_, before) = counted(&mut transaction).await?;
+    assert_eq!(finalize(&mut *transaction, job.tenant_id, "w", &settled).await?.len(), 1_000);
+    let (_, after) = counted(&mut transaction).await?;
+
+    assert!(after - before <= 1_100, "{} items were read", after - before);
+    Ok(())
 }
 
 /// Most leads and lists that an import of a hundred new people may read: each lead and its list once, for the foreign keys of

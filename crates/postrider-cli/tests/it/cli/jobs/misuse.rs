@@ -59,7 +59,7 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         ),
         (
             &["function", "put", "f", "--http", "https://example.com", "--secret-env", "USER"],
-            "the secret does not begin with `whsec_`; leave it out",
+            "the secret does not begin with `whsec_`; leave the option out",
         ),
         (
             &["function", "put", "f", "--sql", "a.b", "--secret-env", "USER"],

@@ -161,8 +161,8 @@ async fn a_completion_that_is_not_the_holders_is_refused_and_changes_nothing() -
     };
     let cases = [
         (held, "stranger", "Another processor holds it."),
-        (waiting, "holder", "Nobody holds it."),
-        (failed, "holder", "Nobody holds it."),
+        (waiting, "holder", "No processor holds it."),
+        (failed, "holder", "No processor holds it."),
         (closed, "holder", "It is processed."),
         (done, "stranger", "It is processed."),
     ];

@@ -251,6 +251,10 @@ fn look(
                 break;
             }
         }
+        // Where there is one table, its column needs no alias.
+        if let ([only], true) = (&*rows.iter().collect::<Vec<_>>(), bound.contains("tenant_id")) {
+            bound.insert((**only).to_owned());
+        }
         for each in &uses {
             match each {
                 Use::Rows { table, tenant } => {
@@ -340,6 +344,7 @@ mod tests {
         for body in [
             "select * from s.a as a where a.tenant_id = p_tenant_id and a.id = p_id",
             "select * from s.a where tenant_id = p_tenant_id",
+            "select exists (select from s.b as b where b.tenant_id = a.tenant_id) from s.a as a where tenant_id = p_tenant_id",
             "delete from s.a as a using s.b as b where p_tenant_id = a.tenant_id and b.tenant_id = a.tenant_id",
             "begin if exists (select from s.a as a where a.tenant_id = p_tenant_id) then
                  update s.b as b set at = case when b.x then now() else null end where b.tenant_id = p_tenant_id; end if; end",
@@ -365,6 +370,10 @@ mod tests {
             ("select * from s.a where id = p_id", "s.a without a filter on tenant_id"),
             (
                 "select * from s.a as a join s.b as b on b.id = a.b_id where a.tenant_id = p_tenant_id",
+                "s.b without a filter on b.tenant_id",
+            ),
+            (
+                "select * from s.a as a join s.b as b on b.id = a.b_id where tenant_id = p_tenant_id",
                 "s.b without a filter on b.tenant_id",
             ),
             // Each query needs its own filter.

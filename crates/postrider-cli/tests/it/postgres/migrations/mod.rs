@@ -123,6 +123,16 @@ async fn a_changed_or_newer_schema_is_refused_with_an_explanation_and_left_as_it
              nothing was changed; create a new database"
                 .to_owned(),
         ),
+        (
+            "drop table jobs.decision_cards cascade",
+            "the installation is incomplete; its record lists table jobs.decision_cards, and the database does not have them; \
+             nothing was changed; restore a backup"
+                .to_owned(),
+        ),
+        (
+            "drop schema channels cascade",
+            "the installation is incomplete; its record lists schema channels, table channels.channel_executors, ".to_owned(),
+        ),
     ] {
         let world = World::new().await?;
         let admin = world.client("postgres").await?;

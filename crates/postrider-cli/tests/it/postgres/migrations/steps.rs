@@ -107,6 +107,36 @@ async fn a_step_that_builds_an_index_concurrently_runs_outside_a_transaction_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_time_limits_of_the_login_do_not_end_a_long_migration() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    let database = texts(&admin, "select quote_ident(current_database())").await?.concat();
+    let limits = [("idle_in_transaction_session_timeout", "50ms"), ("statement_timeout", "150ms")];
+    for (limit, time) in limits {
+        execute(&admin, format!("alter database {database} set {limit} = '{time}'")).await?;
+    }
+    // The sleeps stand for work on a large table. In the second step the session that holds the lock is idle meanwhile.
+    let build = format!(
+        "{CONCURRENTLY}\n-- Safe while workers run.\ndrop index concurrently if exists jobs.by_start;\n\
+         create index concurrently by_start on jobs.job_runs (tenant_id, created_at, id);\nselect pg_sleep(0.4);\n"
+    );
+    let tree = Tree::current()
+        .with_step("upgrades/0001_long.sql", "select pg_sleep(0.4);\n")
+        .with_step("upgrades/0002_index.sql", &build);
+
+    let applied = migrate::apply(&world.admin_url(), &tree).await?;
+
+    assert_eq!(applied, ["upgrades/0001_long.sql", "upgrades/0002_index.sql"]);
+    for (limit, _) in limits {
+        execute(&admin, format!("alter database {database} reset {limit}")).await?;
+    }
+    // The index is in the recorded catalogue, although no step follows it.
+    let drift = failures(&admin).await?;
+    assert!(drift.iter().all(|finding| finding.check != "drift"), "{drift:#?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_replaceable_file_can_be_applied_again_and_changes_nothing() -> anyhow::Result<()> {
     let world = World::new().await?;
     let admin = world.client("postgres").await?;
@@ -153,6 +183,7 @@ async fn doctor_finds_every_object_that_was_edited_by_hand() -> anyhow::Result<(
         "alter table execution.channel_outbox drop constraint channel_outbox_status_check",
         "alter table execution.channel_outbox drop constraint channel_outbox_status_check, add constraint channel_outbox_status_check check (status <> '')",
         "alter table execution.leads alter column email set default 'x'",
+        "alter table channels.channel_outbox alter column tenant_id set statistics -1",
         "create index by_hand on execution.leads (email)",
         "create rule by_hand as on delete to execution.leads do instead nothing",
         "alter table execution.leads no force row level security",

@@ -164,15 +164,24 @@ async fn a_restored_dump_has_the_schema_and_the_rows_of_the_original() -> anyhow
         let finding = findings.iter().find(|finding| finding["check"] == check).context(check)?;
         assert_eq!(finding["severity"], "ok", "{finding}");
     }
-    // A difference that the restore could have made is found.
-    execute(
-        &copied.admin,
-        "alter table execution.channel_outbox drop constraint channel_outbox_status_check",
-    )
-    .await?;
-    let findings = copy.findings()?;
-    let drift = findings.iter().find(|finding| finding["check"] == "drift").context("drift")?;
-    assert_eq!(drift["severity"], "failure", "{drift}");
+    // A function that was edited in the copy is found, and so is a difference that the restore could have made.
+    for (edit, object) in [
+        (
+            "create or replace function jobs.grain_length(p_grain text) returns interval language sql immutable \
+             parallel safe return interval '1 day'",
+            "2 differences from what the last migration made: now: function jobs.grain_length(",
+        ),
+        (
+            "alter table execution.channel_outbox drop constraint channel_outbox_status_check",
+            "constraint execution.channel_outbox.channel_outbox_status_check",
+        ),
+    ] {
+        execute(&copied.admin, edit).await?;
+        let findings = copy.findings()?;
+        let drift = findings.iter().find(|finding| finding["check"] == "drift").context("drift")?;
+        assert_eq!(drift["severity"], "failure", "{drift}");
+        assert!(drift["found"].as_str().unwrap_or_default().contains(object), "{drift}");
+    }
     Ok(())
 }
 
