@@ -7,10 +7,7 @@ use postrider_model::{
     Channel,
     ids::{AssetId, WorkspaceId},
 };
-use postrider_store::{
-    campaigns::assets::{self, Filter, Listed},
-    postgres::pool,
-};
+use postrider_store::campaigns::assets::{self, Filter, Listed};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -23,7 +20,7 @@ use crate::{
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use crate::{
@@ -132,10 +129,7 @@ pub(crate) async fn create(
         .await
         .map_err(|error| ApiError::Internal(error.to_string()))?
         .map_err(|error| ApiError::unprocessable("content", error.to_string()))?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let workspace = workspace(connection, caller.tenant_id, new.workspace_id.map(WorkspaceId)).await?;
     let (id, _) = assets::create(
@@ -171,10 +165,9 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let after = by_age::<AssetId>(query.cursor.as_deref())?;
     let filter = Filter { name: query.name, channel: query.channel };
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = assets::page(&mut transaction, caller.tenant_id, &filter, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |asset| (asset.created_at, asset.id), AssetBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = assets::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;
+    reading.page(rows, size, |asset| (asset.created_at, asset.id), AssetBody::from).await
 }
 
 /// Shows one version with its content.
@@ -191,9 +184,9 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     Path(id): Path<AssetId>,
 ) -> ApiResult<Json<WholeAsset>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let found = assets::read(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let found = assets::read(reading.connection(), caller.tenant_id, id).await?;
+    reading.end().await?;
     let (asset, content) = found.ok_or(ApiError::NotFound("asset"))?;
     Ok(Json(WholeAsset { asset: asset.into(), content }))
 }

@@ -24,7 +24,7 @@ use crate::{
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -159,14 +159,13 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<DoubtBody>>> {
     let size = paging::size(query.limit)?;
     let after = by_age::<OutboxId>(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let doubts = doubts::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let doubts = doubts::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
     let show = |doubt: Doubt| {
         let settled_by = settled_by(&doubt, &app.adapters);
         DoubtBody::of(doubt, settled_by)
     };
-    Ok(Json(Page::of(doubts.items, size, |doubt| (doubt.reserved_at, doubt.id), show)))
+    reading.page(doubts.items, size, |doubt| (doubt.reserved_at, doubt.id), show).await
 }
 
 /// Settles an item with a finding from the provider. A settled item is never reopened: sending again is a new run.
@@ -189,10 +188,7 @@ pub(crate) async fn resolve(
     Body { value: verdict, fingerprint }: Body<Verdict>,
 ) -> ApiResult<Response> {
     verdict.check()?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     if !items::exists(connection, caller.tenant_id, id).await? {
         return Err(ApiError::NotFound("item"));

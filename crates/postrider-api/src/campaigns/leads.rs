@@ -26,6 +26,7 @@ use crate::{
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
+        requests::Reading,
     },
 };
 
@@ -120,10 +121,9 @@ pub(crate) async fn list(
         phone: query.phone.map(with_plus),
         external_id: query.external_id,
     };
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = leads::page(&mut transaction, caller.tenant_id, &filter, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |lead| lead.id, LeadBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = leads::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;
+    reading.page(rows, size, |lead| lead.id, LeadBody::from).await
 }
 
 /// In a query a plus that is not escaped means a space, and every number begins with one.
@@ -148,9 +148,9 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     Path(id): Path<LeadId>,
 ) -> ApiResult<Json<LeadBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let found = leads::find(reading.connection(), caller.tenant_id, id).await?;
+    reading.end().await?;
     found.map(|lead| Json(lead.into())).ok_or(ApiError::NotFound("lead"))
 }
 

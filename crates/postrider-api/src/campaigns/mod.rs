@@ -20,7 +20,6 @@ use postrider_model::{
 use postrider_store::{
     PgConnection,
     campaigns::{self, Campaign, Listed, ListedPhase, NewCampaign, NewPhase, PhaseState},
-    postgres::pool,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -36,7 +35,7 @@ use crate::{
         body::{Body, Object, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use crate::{
@@ -287,10 +286,7 @@ pub(crate) async fn create(
 ) -> ApiResult<Response> {
     let wanted = new.workspace_id.map(WorkspaceId);
     let campaign = NewCampaign::from(new);
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let workspace = workspace(connection, caller.tenant_id, wanted).await?;
     drafts::check(connection, caller.tenant_id, workspace, &campaign, &app.adapters).await.map_err(
@@ -321,11 +317,10 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<ListedBody>>> {
     let size = paging::size(query.limit)?;
     let after = by_age::<CampaignId>(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = campaigns::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = campaigns::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
     let key = |listed: &Listed| (listed.campaign.created_at, listed.campaign.id);
-    Ok(Json(Page::of(rows, size, key, ListedBody::from)))
+    reading.page(rows, size, key, ListedBody::from).await
 }
 
 /// One campaign, with its phases.
@@ -342,10 +337,9 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     Path(id): Path<CampaignId>,
 ) -> ApiResult<Json<WholeCampaign>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let found = whole(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
-    found.map(Json).ok_or(ApiError::NotFound("campaign"))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let found = whole(reading.connection(), caller.tenant_id, id).await?;
+    reading.found(found, ApiError::NotFound("campaign")).await
 }
 
 async fn whole(

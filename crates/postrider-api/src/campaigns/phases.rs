@@ -29,7 +29,7 @@ use crate::{
         auth::{Operator, Viewer},
         body::{Body, MaybeBody, Path},
         error::{ApiError, ApiResult},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Repeatable, Taken, Writing, replay},
     },
 };
 
@@ -253,14 +253,15 @@ pub(crate) async fn control(
             error => error.into(),
         })
     };
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => {
+    let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
+        Taken::Before(answer) => {
+            let response = replay(answer)?;
             if is_pause {
                 exact().await?;
             }
             return Ok(response);
         }
-        Begun::Fresh(writing) => writing,
+        Taken::Fresh(writing) => writing,
     };
     let actor = caller.actor();
     let control = Control {

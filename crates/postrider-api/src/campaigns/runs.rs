@@ -15,7 +15,6 @@ use postrider_store::{
         runs::{self, Filter, Run},
         trace::{self, Subject},
     },
-    postgres::pool,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -30,6 +29,7 @@ use crate::{
         body::{Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
+        requests::Reading,
     },
 };
 
@@ -73,10 +73,9 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let after = by_age::<RunId>(query.cursor.as_deref())?;
     let filter = Filter { campaign: query.campaign_id.map(CampaignId), status: query.status };
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = runs::page(&mut transaction, caller.tenant_id, filter, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = runs::page(reading.connection(), caller.tenant_id, filter, after, size + 1).await?;
+    reading.page(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from).await
 }
 
 /// One run with its progress.
@@ -93,9 +92,9 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     Path(id): Path<RunId>,
 ) -> ApiResult<Json<RunWithProgress>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let found = campaigns::run_states(&mut transaction, caller.tenant_id, &[id]).await?.remove(&id);
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let found = campaigns::run_states(reading.connection(), caller.tenant_id, &[id]).await?.remove(&id);
+    reading.end().await?;
     let RunState { run, progress, waiting } = found.ok_or(ApiError::NotFound("run"))?;
     Ok(Json(RunWithProgress::of(run, progress, waiting)))
 }
@@ -161,11 +160,10 @@ pub(crate) async fn list_items(
     let size = paging::size(query.limit)?;
     let after: Option<(i32, OutboxId)> = paging::decode(query.cursor.as_deref())?;
     let state = query.status.map(InState::from);
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    find(&mut transaction, caller.tenant_id, id).await?;
-    let rows = items::page(&mut transaction, caller.tenant_id, id, state, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |item| (item.job_position, item.id), ItemBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    find(reading.connection(), caller.tenant_id, id).await?;
+    let rows = items::page(reading.connection(), caller.tenant_id, id, state, after, size + 1).await?;
+    reading.page(rows, size, |item| (item.job_position, item.id), ItemBody::from).await
 }
 
 /// The launch certificate: whether the run and every intended item have come to an end and no second call is possible, with the
@@ -183,10 +181,10 @@ pub(crate) async fn launch(
     Viewer(caller): Viewer,
     Path(id): Path<RunId>,
 ) -> ApiResult<Json<CertificateBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    find(&mut transaction, caller.tenant_id, id).await?;
-    let certificate = runs::verify(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    find(reading.connection(), caller.tenant_id, id).await?;
+    let certificate = runs::verify(reading.connection(), caller.tenant_id, id).await?;
+    reading.end().await?;
     Ok(Json(certificate.into()))
 }
 
@@ -219,9 +217,10 @@ pub(crate) async fn trace(
     if !(1..=TRACE_SIZE_MAX).contains(&limit) {
         return Err(ApiError::invalid("limit", format!("must lie between 1 and {TRACE_SIZE_MAX}")));
     }
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let mut told = trace::read(&mut transaction, caller.tenant_id, Subject::Run(id), limit.into()).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let mut told =
+        trace::read(reading.connection(), caller.tenant_id, Subject::Run(id), limit.into()).await?;
+    reading.end().await?;
     let run = told.runs.pop().ok_or(ApiError::NotFound("run"))?;
     Ok(Json(TraceBody::of(run, told.audit, told.audit_left_out)))
 }

@@ -26,6 +26,7 @@ use crate::{
         docs,
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
+        requests::Reading,
     },
 };
 
@@ -145,11 +146,10 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<ExecutorBody>>> {
     let size = paging::size(query.limit)?;
     let after: Option<ProviderAccountId> = paging::decode(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = executors::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = executors::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
     // The one without an account is the last of all, so nothing ever follows it.
-    Ok(Json(Page::of(rows, size, |executor| executor.account_id, ExecutorBody::from)))
+    reading.page(rows, size, |executor| executor.account_id, ExecutorBody::from).await
 }
 
 /// Sets the executor of an account, or that of all other accounts, and replaces the one before.

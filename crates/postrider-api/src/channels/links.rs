@@ -20,7 +20,7 @@ use crate::{
         docs,
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -110,12 +110,11 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let below: Option<LinkId> = paging::decode(query.cursor.as_deref())?;
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
-    let account = listed_account(&mut transaction, tenant, query.account.as_deref()).await?;
+    let mut reading = Reading::begin(&app, tenant).await?;
+    let account = listed_account(reading.connection(), tenant, query.account.as_deref()).await?;
     let sender = query.sender_id.as_deref();
-    let rows = links::page(&mut transaction, tenant, account, sender, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |link| link.id, LinkBody::from)))
+    let rows = links::page(reading.connection(), tenant, account, sender, below, size + 1).await?;
+    reading.page(rows, size, |link| link.id, LinkBody::from).await
 }
 
 /// Links a sender to a user, and replaces the link before.
@@ -138,10 +137,7 @@ pub(crate) async fn create(
             return Err(ApiError::unprocessable(field, format!("needs 1 to {NAME_BYTES_MAX} bytes")));
         }
     }
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let tenant = caller.tenant_id;
     let account = account(connection, tenant, &new.account).await?;

@@ -3,12 +3,9 @@
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_model::{channels::MessageStatus, ids::ChannelMessageId};
-use postrider_store::{
-    channels::{
-        messages::{self, ChannelMessage, MessageFilter},
-        replies::{self, ReplyFilter},
-    },
-    postgres::pool,
+use postrider_store::channels::{
+    messages::{self, ChannelMessage, MessageFilter},
+    replies::{self, ReplyFilter},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +20,7 @@ use crate::{
         docs,
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use {
@@ -148,13 +145,12 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let below: Option<ChannelMessageId> = paging::decode(query.cursor.as_deref())?;
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
-    let account = listed_account(&mut transaction, tenant, query.account.as_deref()).await?;
+    let mut reading = Reading::begin(&app, tenant).await?;
+    let account = listed_account(reading.connection(), tenant, query.account.as_deref()).await?;
     let filter =
         MessageFilter { id: None, status: query.status, account, sender: query.sender_id.as_deref() };
-    let rows = messages::page(&mut transaction, tenant, filter, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |message| message.id, MessageBody::from)))
+    let rows = messages::page(reading.connection(), tenant, filter, below, size + 1).await?;
+    reading.page(rows, size, |message| message.id, MessageBody::from).await
 }
 
 /// One message, with its reply.
@@ -172,18 +168,18 @@ pub(crate) async fn get(
     Path(id): Path<ChannelMessageId>,
 ) -> ApiResult<Json<WholeMessage>> {
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let mut reading = Reading::begin(&app, tenant).await?;
     let only = MessageFilter { id: Some(id), ..MessageFilter::default() };
-    let message = messages::page(&mut transaction, tenant, only, None, 1).await?.pop();
+    let message = messages::page(reading.connection(), tenant, only, None, 1).await?.pop();
     let message = message.ok_or(ApiError::NotFound("message"))?;
     let reply = match message.reply_id {
         Some(reply) => {
             let only = ReplyFilter { id: Some(reply), ..ReplyFilter::default() };
-            replies::page(&mut transaction, tenant, only, None, 1).await?.pop()
+            replies::page(reading.connection(), tenant, only, None, 1).await?.pop()
         }
         None => None,
     };
-    pool::commit(transaction).await?;
+    reading.end().await?;
     Ok(Json(WholeMessage { message: message.into(), reply: reply.map(ReplyBody::from) }))
 }
 
@@ -206,10 +202,7 @@ pub(crate) async fn retry(
     Path(id): Path<ChannelMessageId>,
     fingerprint: Fingerprint,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let is_due = messages::retry(connection, caller.tenant_id, id, &caller.actor()).await?;
     let only = MessageFilter { id: Some(id), ..MessageFilter::default() };

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use postrider_model::{channels::ReplyStatus, ids::OutboxId};
 use postrider_store::{
     channels::replies::{self, ReplyFilter, ReplyState, Requeue},
-    postgres::{pool, wakeups},
+    postgres::wakeups,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use crate::{
         body::{Body, Fingerprint, Named, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use {
@@ -204,12 +204,11 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let below: Option<OutboxId> = paging::decode(query.cursor.as_deref())?;
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
-    let account = listed_account(&mut transaction, tenant, query.account.as_deref()).await?;
+    let mut reading = Reading::begin(&app, tenant).await?;
+    let account = listed_account(reading.connection(), tenant, query.account.as_deref()).await?;
     let filter = ReplyFilter { id: None, status: query.status, account, provider: query.provider.as_deref() };
-    let rows = replies::page(&mut transaction, tenant, filter, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |reply| reply.id, ReplyBody::from)))
+    let rows = replies::page(reading.connection(), tenant, filter, below, size + 1).await?;
+    reading.page(rows, size, |reply| reply.id, ReplyBody::from).await
 }
 
 /// One reply.
@@ -226,11 +225,10 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     Path(ReplyId(id)): Path<ReplyId>,
 ) -> ApiResult<Json<ReplyBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     let only = ReplyFilter { id: Some(id), ..ReplyFilter::default() };
-    let reply = replies::page(&mut transaction, caller.tenant_id, only, None, 1).await?.pop();
-    pool::commit(transaction).await?;
-    reply.map(ReplyBody::from).map(Json).ok_or(UNKNOWN)
+    let reply = replies::page(reading.connection(), caller.tenant_id, only, None, 1).await?.pop();
+    reading.found(reply.map(ReplyBody::from), UNKNOWN).await
 }
 
 /// Queues a dead reply again, with all its attempts.
@@ -251,10 +249,7 @@ pub(crate) async fn requeue(
     Path(ReplyId(id)): Path<ReplyId>,
     fingerprint: Fingerprint,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let this = Requeue { id: Some(id), ..Requeue::default() };
     let requeued = replies::requeue(connection, caller.tenant_id, this, 1, &caller.actor()).await?;
@@ -289,10 +284,7 @@ pub(crate) async fn requeue_all(
     Body { value: wanted, fingerprint }: Body<RequeueBody>,
 ) -> ApiResult<Response> {
     wanted.check()?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let account = match &wanted.account {
         Some(account_wanted) => Some(account(connection, caller.tenant_id, account_wanted).await?),

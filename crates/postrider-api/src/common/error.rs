@@ -17,10 +17,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use postrider_model::tenancy::Role;
-use postrider_store::{StoreError, tenancy::keys::Denied};
+use postrider_store::{
+    StoreError,
+    tenancy::{keys::Denied, requests::Answer},
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
+
+use crate::common::requests::replay;
 
 /// The result of a handler.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
@@ -99,6 +104,9 @@ pub enum ApiError {
     /// A failure inside the server. The text is for the log only.
     #[error("{0}")]
     Internal(String),
+    /// The request was carried out before: this answer is its response again.
+    #[error("the request was carried out before")]
+    Answered(Answer),
     /// The store failed. The response has what callers can act on; the log has the rest.
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -176,6 +184,7 @@ impl ApiError {
 
     fn status(&self) -> StatusCode {
         match self {
+            Self::Answered(answer) => StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK),
             Self::NoKey | Self::NotAKey(_) | Self::Denied(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) | Self::RoleNeeded { .. } => StatusCode::FORBIDDEN,
             Self::BadRequest(_) | Self::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -258,6 +267,9 @@ impl IntoResponse for Problem {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        if let Self::Answered(answer) = self {
+            return replay(answer).unwrap_or_else(Self::into_response);
+        }
         let mut response = self.problem().into_response();
         match self {
             Self::NoKey | Self::NotAKey(_) | Self::Denied(_) => {

@@ -10,6 +10,7 @@
 //! There is one transaction, so a crash leaves either all of it or nothing. A request that fails leaves its key free.
 
 use axum::{
+    Json,
     body::Body,
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -28,7 +29,11 @@ use utoipa::IntoParams;
 
 use crate::{
     App,
-    common::{body::Fingerprint, error::ApiError},
+    common::{
+        body::Fingerprint,
+        error::{ApiError, ApiResult},
+        paging::Page,
+    },
 };
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -49,15 +54,7 @@ pub(crate) struct Repeatable {
     idempotency_key: String,
 }
 
-/// How a request begins.
-pub(crate) enum Begun {
-    /// The request was carried out before; this is its response.
-    Replay(Response),
-    /// The request is to be carried out now.
-    Fresh(Writing),
-}
-
-/// The same, for a request whose response is more than the stored answer.
+/// How a request begins whose response is more than the stored answer.
 pub(crate) enum Taken {
     /// The request was carried out before; this is its stored answer.
     Before(Answer),
@@ -74,8 +71,9 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// Begins the request's transaction and takes its key, if it brings one.
-    pub(crate) async fn begin(app: &App, caller: Caller, request: &Fingerprint) -> Result<Begun, ApiError> {
+    /// Begins the request's transaction and takes its key, if it brings one. If the request was carried out before, the stored answer
+    /// is returned as an error, which ends the handler and becomes the response.
+    pub(crate) async fn begin(app: &App, caller: Caller, request: &Fingerprint) -> Result<Self, ApiError> {
         Self::begin_on(&app.pool, caller, request).await
     }
 
@@ -84,10 +82,10 @@ impl Writing {
         pool: &Pool,
         caller: Caller,
         request: &Fingerprint,
-    ) -> Result<Begun, ApiError> {
+    ) -> Result<Self, ApiError> {
         match Self::take(pool, caller, request).await? {
-            Taken::Before(answer) => replay(answer).map(Begun::Replay),
-            Taken::Fresh(writing) => Ok(Begun::Fresh(writing)),
+            Taken::Before(answer) => Err(ApiError::Answered(answer)),
+            Taken::Fresh(writing) => Ok(writing),
         }
     }
 
@@ -165,7 +163,47 @@ impl Writing {
     }
 }
 
-fn replay(answer: Answer) -> Result<Response, ApiError> {
+/// A request that changes nothing, in one transaction that acts for a tenant.
+pub(crate) struct Reading {
+    transaction: Transaction,
+}
+
+impl Reading {
+    pub(crate) async fn begin(app: &App, tenant: TenantId) -> Result<Self, ApiError> {
+        Ok(Self { transaction: pool::begin_as(&app.pool, tenant).await? })
+    }
+
+    /// The connection of the request's transaction.
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+
+    /// Ends the transaction, and answers with a page of these rows: see [`Page::of`].
+    pub(crate) async fn page<T, R, K: Serialize>(
+        self,
+        rows: Vec<R>,
+        size: i64,
+        key: impl FnOnce(&R) -> K,
+        show: impl FnMut(R) -> T,
+    ) -> ApiResult<Json<Page<T>>> {
+        self.end().await?;
+        Ok(Json(Page::of(rows, size, key, show)))
+    }
+
+    /// Ends the transaction, and answers with the resource, or with the error if there is none.
+    pub(crate) async fn found<T>(self, resource: Option<T>, missing: ApiError) -> ApiResult<Json<T>> {
+        self.end().await?;
+        resource.map(Json).ok_or(missing)
+    }
+
+    /// Ends the transaction.
+    pub(crate) async fn end(self) -> Result<(), ApiError> {
+        Ok(pool::commit(self.transaction).await?)
+    }
+}
+
+/// The stored answer again.
+pub(crate) fn replay(answer: Answer) -> Result<Response, ApiError> {
     let Some(body) = answer.body else {
         let done = "this request was carried out before, and its answer was not kept because it held a secret or was very \
                     large; see what it made";

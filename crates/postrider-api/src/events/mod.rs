@@ -24,7 +24,7 @@ use crate::{
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -163,10 +163,9 @@ pub(crate) async fn list(
             }
         }
     }
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = events::list(&mut transaction, &filter).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |event| event.id.0, EventBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = events::list(reading.connection(), &filter).await?;
+    reading.page(rows, size, |event| event.id.0, EventBody::from).await
 }
 
 /// Publishes an event.
@@ -199,10 +198,7 @@ pub(crate) async fn publish(
         };
         ApiError::unprocessable(field, invalid.to_string())
     })?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let id = events::publish(writing.connection(), &new).await?;
     let response = writing.answer(StatusCode::CREATED, &PublishedEvent { id: id.0 }).await?;
     hint(&app).await;

@@ -6,10 +6,7 @@ use postrider_model::{
     ids::{AlertId, DecisionCardId},
     jobs::{AlertStatus, CardStatus},
 };
-use postrider_store::{
-    jobs::alerts::{self, Alert, Card},
-    postgres::pool,
-};
+use postrider_store::jobs::alerts::{self, Alert, Card};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -22,7 +19,7 @@ use crate::{
         body::{Body, Named, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use {super::check_note, crate::common::words};
@@ -178,10 +175,9 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<AlertBody>>> {
     let size = paging::size(query.limit)?;
     let below: Option<AlertId> = paging::decode(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = alerts::page(&mut transaction, caller.tenant_id, query.open, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |alert| alert.id, AlertBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = alerts::page(reading.connection(), caller.tenant_id, query.open, below, size + 1).await?;
+    reading.page(rows, size, |alert| alert.id, AlertBody::from).await
 }
 
 /// The tenant's decision cards, newest first.
@@ -200,10 +196,9 @@ pub(crate) async fn list_cards(
 ) -> ApiResult<Json<Page<CardBody>>> {
     let size = paging::size(query.limit)?;
     let below: Option<DecisionCardId> = paging::decode(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = alerts::cards(&mut transaction, caller.tenant_id, query.status, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |card| card.id, CardBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = alerts::cards(reading.connection(), caller.tenant_id, query.status, below, size + 1).await?;
+    reading.page(rows, size, |card| card.id, CardBody::from).await
 }
 
 /// One decision card.
@@ -220,10 +215,9 @@ pub(crate) async fn show_card(
     Viewer(caller): Viewer,
     Path(id): Path<DecisionCardId>,
 ) -> ApiResult<Json<CardBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let card = alerts::card(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
-    card.map(CardBody::from).map(Json).ok_or(UNKNOWN)
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let card = alerts::card(reading.connection(), caller.tenant_id, id).await?;
+    reading.found(card.map(CardBody::from), UNKNOWN).await
 }
 
 /// Decides a card.
@@ -246,10 +240,7 @@ pub(crate) async fn decide(
     Body { value: DecisionBody { status, note }, fingerprint }: Body<DecisionBody>,
 ) -> ApiResult<Response> {
     check_note(note.as_deref()).map_err(|error| ApiError::Unprocessable(vec![error]))?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let decided =
         alerts::decide_card(connection, caller.tenant_id, id, status, note.as_deref(), &caller.actor())

@@ -3,10 +3,7 @@
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_model::ids::{JobRunId, SyncErrorId};
-use postrider_store::{
-    jobs::sync_errors::{self, SyncError},
-    postgres::pool,
-};
+use postrider_store::jobs::sync_errors::{self, SyncError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -23,7 +20,7 @@ use crate::{
         body::{Body, Fingerprint, Named, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -117,10 +114,10 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<SyncErrorBody>>> {
     let size = paging::size(query.limit)?;
     let below: Option<SyncErrorId> = paging::decode(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = sync_errors::page(&mut transaction, caller.tenant_id, query.resolved, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |error| error.id, SyncErrorBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows =
+        sync_errors::page(reading.connection(), caller.tenant_id, query.resolved, below, size + 1).await?;
+    reading.page(rows, size, |error| error.id, SyncErrorBody::from).await
 }
 
 /// One dead letter.
@@ -137,10 +134,9 @@ pub(crate) async fn show(
     Viewer(caller): Viewer,
     Path(id): Path<SyncErrorId>,
 ) -> ApiResult<Json<SyncErrorBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let error = sync_errors::find(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
-    error.map(SyncErrorBody::from).map(Json).ok_or(UNKNOWN)
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let error = sync_errors::find(reading.connection(), caller.tenant_id, id).await?;
+    reading.found(error.map(SyncErrorBody::from), UNKNOWN).await
 }
 
 /// Resolves a dead letter with a note. Resolving it again changes nothing: the first note stays.
@@ -163,10 +159,7 @@ pub(crate) async fn resolve(
     if note.trim().is_empty() {
         return Err(ApiError::unprocessable("note", "say what was found and done"));
     }
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     if !sync_errors::resolve(connection, caller.tenant_id, id, &note, &caller.actor()).await? {
         return Err(UNKNOWN);
@@ -193,10 +186,7 @@ pub(crate) async fn retry(
     Path(id): Path<SyncErrorId>,
     fingerprint: Fingerprint,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let error = sync_errors::find(connection, caller.tenant_id, id).await?.ok_or(UNKNOWN)?;
     let run = match error.source_entity_type.as_str() {

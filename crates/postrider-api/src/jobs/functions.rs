@@ -26,6 +26,7 @@ use crate::{
         body::{Body, Named, Object, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
+        requests::Reading,
     },
 };
 use {
@@ -155,10 +156,9 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<FunctionBody>>> {
     let size = paging::size(query.limit)?;
     let after: Option<String> = paging::decode(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = functions::page(&mut transaction, caller.tenant_id, after.as_deref(), size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |function| function.name.clone(), FunctionBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = functions::page(reading.connection(), caller.tenant_id, after.as_deref(), size + 1).await?;
+    reading.page(rows, size, |function| function.name.clone(), FunctionBody::from).await
 }
 
 /// One function.
@@ -175,10 +175,9 @@ pub(crate) async fn show(
     Viewer(caller): Viewer,
     Path(FunctionName(name)): Path<FunctionName>,
 ) -> ApiResult<Json<FunctionBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let function = functions::find(&mut transaction, caller.tenant_id, &name).await?;
-    pool::commit(transaction).await?;
-    function.map(FunctionBody::from).map(Json).ok_or(UNKNOWN)
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let function = functions::find(reading.connection(), caller.tenant_id, &name).await?;
+    reading.found(function.map(FunctionBody::from), UNKNOWN).await
 }
 
 /// Creates or replaces a function.

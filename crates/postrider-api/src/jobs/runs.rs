@@ -9,7 +9,7 @@ use postrider_model::{
 use postrider_store::{
     PgConnection,
     jobs::runs::{self, Cancelled, Retried, RunFilter, RunState},
-    postgres::{pool, wakeups},
+    postgres::wakeups,
     tenancy::keys::Caller,
 };
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ use crate::{
         body::{Fingerprint, MaybeBody, Named, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 use {super::check_note, crate::common::words};
@@ -153,10 +153,9 @@ pub(crate) async fn list(
         status: query.status,
         schedule: query.schedule_id,
     };
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = runs::page(&mut transaction, caller.tenant_id, filter, below, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |run| run.id, JobRunBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = runs::page(reading.connection(), caller.tenant_id, filter, below, size + 1).await?;
+    reading.page(rows, size, |run| run.id, JobRunBody::from).await
 }
 
 /// One run.
@@ -173,10 +172,9 @@ pub(crate) async fn show(
     Viewer(caller): Viewer,
     Path(id): Path<JobRunId>,
 ) -> ApiResult<Json<JobRunBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let run = runs::find(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
-    run.map(JobRunBody::from).map(Json).ok_or(UNKNOWN)
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let run = runs::find(reading.connection(), caller.tenant_id, id).await?;
+    reading.found(run.map(JobRunBody::from), UNKNOWN).await
 }
 
 /// Retries a failed run at once, whether it waits for its retry or has none left.
@@ -197,10 +195,7 @@ pub(crate) async fn retry(
     Path(id): Path<JobRunId>,
     fingerprint: Fingerprint,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let run = retried(writing.connection(), caller, id).await?.ok_or(UNKNOWN)?;
     let response = writing.answer(StatusCode::OK, &run).await?;
     app.jobs.hints.send();
@@ -259,10 +254,7 @@ pub(crate) async fn cancel(
 ) -> ApiResult<Response> {
     let note = value.and_then(|body| body.note);
     check_note(note.as_deref()).map_err(|error| ApiError::Unprocessable(vec![error]))?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     match runs::cancel(connection, caller.tenant_id, id, note.as_deref(), &caller.actor())
         .await?

@@ -32,7 +32,7 @@ use crate::{
         body::{Body, Fingerprint, Named, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -57,10 +57,9 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let after: Option<ScheduleId> = paging::decode(query.cursor.as_deref())?;
     let (tenant, function) = (caller.tenant_id, query.function.as_deref());
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
-    let rows = schedules::page(&mut transaction, tenant, function, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |schedule| schedule.id, ScheduleBody::from)))
+    let mut reading = Reading::begin(&app, tenant).await?;
+    let rows = schedules::page(reading.connection(), tenant, function, after, size + 1).await?;
+    reading.page(rows, size, |schedule| schedule.id, ScheduleBody::from).await
 }
 
 /// One schedule.
@@ -77,9 +76,9 @@ pub(crate) async fn show(
     Viewer(caller): Viewer,
     Path(id): Path<ScheduleId>,
 ) -> ApiResult<Json<ScheduleDetails>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let shown = details(&mut transaction, caller, id).await?;
-    pool::commit(transaction).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let shown = details(reading.connection(), caller, id).await?;
+    reading.end().await?;
     Ok(Json(shown))
 }
 
@@ -99,10 +98,7 @@ pub(crate) async fn create(
     Body { value: new, fingerprint }: Body<NewScheduleBody>,
 ) -> ApiResult<Response> {
     let timing = new.check()?;
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let id = ScheduleId::new();
     set(writing.connection(), caller, id, &new, &timing).await?;
     let made = details(writing.connection(), caller, id).await?;
@@ -210,11 +206,10 @@ pub(crate) async fn firings(
     let size = paging::size(query.limit)?;
     let before = crate::common::paging::by_age::<()>(query.cursor.as_deref())?.map(|(at, ())| at);
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
-    schedules::find(&mut transaction, tenant, id).await?.ok_or(UNKNOWN)?;
-    let rows = schedules::firings(&mut transaction, tenant, id, before, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |firing| (firing.fire_at, ()), FiringBody::from)))
+    let mut reading = Reading::begin(&app, tenant).await?;
+    schedules::find(reading.connection(), tenant, id).await?.ok_or(UNKNOWN)?;
+    let rows = schedules::firings(reading.connection(), tenant, id, before, size + 1).await?;
+    reading.page(rows, size, |firing| (firing.fire_at, ()), FiringBody::from).await
 }
 
 /// Sets a schedule, and creates the functions that it needs of those that come with the program.
@@ -262,10 +257,7 @@ async fn switch(
     fingerprint: &Fingerprint,
     enabled: bool,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(app, caller, fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(app, caller, fingerprint).await?;
     let connection = writing.connection();
     let schedule = schedules::find(connection, caller.tenant_id, id).await?.ok_or(UNKNOWN)?;
     let timing = read(&schedule.cron, Some(&schedule.timezone)).map_err(|error| {

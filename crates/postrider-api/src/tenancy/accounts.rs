@@ -27,7 +27,7 @@ use crate::{
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -180,10 +180,9 @@ pub(crate) async fn list(
     let size = paging::size(query.limit)?;
     let after: Option<(String, Uuid)> = paging::decode(query.cursor.as_deref())?;
     let after = after.as_ref().map(|(name, id)| (name.as_str(), ProviderAccountId(*id)));
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let rows = accounts::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |account| (account.name.clone(), account.id.0), AccountBody::from)))
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let rows = accounts::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
+    reading.page(rows, size, |account| (account.name.clone(), account.id.0), AccountBody::from).await
 }
 
 /// One account.
@@ -200,10 +199,9 @@ pub(crate) async fn show(
     Viewer(caller): Viewer,
     Path(id): Path<ProviderAccountId>,
 ) -> ApiResult<Json<AccountBody>> {
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
-    pool::commit(transaction).await?;
-    account.map(AccountBody::from).map(Json).ok_or(UNKNOWN)
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    let account = accounts::find(reading.connection(), caller.tenant_id, id).await?;
+    reading.found(account.map(AccountBody::from), UNKNOWN).await
 }
 
 /// Adds an account.
@@ -228,10 +226,7 @@ pub(crate) async fn create(
     }
     check(keys, &new.provider, ProviderAccountId::new(), &new.settings, &new.secret)?;
     let fingerprint = fingerprint.keyed(&keys.master_key);
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let (tenant, actor) = (caller.tenant_id, caller.actor());
     let workspace = tenants::workspace(writing.connection(), tenant, None)
         .await?

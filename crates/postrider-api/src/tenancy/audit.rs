@@ -3,10 +3,7 @@
 use axum::{Json, extract::State};
 use jiff::Timestamp;
 use postrider_model::ids::{CampaignId, RunId};
-use postrider_store::{
-    postgres::pool,
-    tenancy::audit::{self, Entry},
-};
+use postrider_store::tenancy::audit::{self, Entry};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -18,6 +15,7 @@ use crate::{
         body::Query,
         error::{ApiError, ApiResult},
         paging::{self, Page},
+        requests::Reading,
     },
 };
 
@@ -88,17 +86,18 @@ pub(crate) async fn list(
     let before: Option<i64> = paging::decode(query.cursor.as_deref())?;
     let (campaign, run) = (query.campaign_id.map(CampaignId), query.run_id.map(RunId));
     let tenant = caller.tenant_id;
-    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let mut reading = Reading::begin(&app, tenant).await?;
     let rows = match query.source {
         Source::Administration if campaign.is_some() || run.is_some() => {
             return Err(ApiError::invalid("source", "campaigns and runs are in the log `campaigns`"));
         }
-        Source::Administration => audit::administration(&mut transaction, tenant, before, size + 1).await?,
+        Source::Administration => {
+            audit::administration(reading.connection(), tenant, before, size + 1).await?
+        }
         Source::Campaigns => {
-            audit::campaigns(&mut transaction, tenant, campaign, run, before, size + 1).await?
+            audit::campaigns(reading.connection(), tenant, campaign, run, before, size + 1).await?
         }
     };
-    pool::commit(transaction).await?;
     let show = |entry: Entry| AuditEntry {
         id: entry.id,
         source: query.source,
@@ -110,5 +109,5 @@ pub(crate) async fn list(
         campaign_id: entry.campaign_id,
         run_id: entry.run_id,
     };
-    Ok(Json(Page::of(rows, size, |entry| entry.id, show)))
+    reading.page(rows, size, |entry| entry.id, show).await
 }

@@ -17,7 +17,7 @@ use crate::{
         docs,
         error::{ApiError, ApiResult},
         paging::{self, Page, PageQuery},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Reading, Repeatable, Writing},
     },
 };
 
@@ -96,11 +96,10 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<KeyBody>>> {
     let size = paging::size(query.limit)?;
     let after: Option<(Timestamp, Uuid)> = by_age(query.cursor.as_deref())?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     let after = after.map(|(at, id)| (at, ApiKeyId(id)));
-    let rows = keys::page(&mut transaction, caller.tenant_id, after, size + 1).await?;
-    pool::commit(transaction).await?;
-    Ok(Json(Page::of(rows, size, |key| (key.created_at, key.id.0), KeyBody::from)))
+    let rows = keys::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
+    reading.page(rows, size, |key| (key.created_at, key.id.0), KeyBody::from).await
 }
 
 /// Creates a key. Its secret is in this response and is not stored.
@@ -118,10 +117,7 @@ pub(crate) async fn create(
     Admin(caller): Admin,
     Body { value: new, fingerprint }: Body<NewKey>,
 ) -> ApiResult<Response> {
-    let mut writing = match Writing::begin(&app, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let (id, secret) = keys::create(
         writing.connection(),
         caller.tenant_id,

@@ -295,6 +295,17 @@ struct ForTenant {
     tenant: Option<String>,
 }
 
+/// Options of a list.
+#[derive(Args)]
+struct Listing {
+    /// List at most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+    limit: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// The tenant of a command, and the workspace in which the command creates something.
 #[derive(Args)]
 struct ForWorkspace {

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context;
 use jiff::Timestamp;
+use postrider_store::tenancy::audit::Entry;
 use serde::Serialize;
 
 /// The reader closed our output, as `head` does. That is no failure of the command.
@@ -79,6 +80,18 @@ pub fn beginning(text: &str, characters: usize) -> String {
 /// To the second, in UTC.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
+/// Prints the lines of an audit log, under a heading if there are any.
+pub fn log(lines: &[Entry]) -> anyhow::Result<()> {
+    if !lines.is_empty() {
+        line("log")?;
+    }
+    for entry in lines {
+        let note = entry.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+        line(format_args!("  {}  {} by {}{note}", time(entry.at), entry.action, entry.actor))?;
+    }
+    Ok(())
 }
 
 /// A time to the second in UTC, or a dash.

@@ -53,16 +53,7 @@ pub async fn administration(
     .map_err(StoreError::on("reading the audit log"))?;
     Ok(rows
         .into_iter()
-        .map(|row| Entry {
-            id: row.id,
-            at: row.at.to_jiff(),
-            actor: row.actor,
-            action: row.action,
-            subject: row.subject,
-            note: row.note,
-            campaign_id: None,
-            run_id: None,
-        })
+        .map(|row| entry(row.id, row.at, row.actor, row.action, row.subject, row.note))
         .collect())
 }
 
@@ -89,20 +80,8 @@ pub async fn about(
     .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the audit log"))?;
-    Ok(rows
-        .into_iter()
-        .rev()
-        .map(|row| Entry {
-            id: row.id,
-            at: row.at.to_jiff(),
-            actor: row.actor,
-            action: row.action,
-            subject: row.subject,
-            note: row.note,
-            campaign_id: None,
-            run_id: None,
-        })
-        .collect())
+    let lines = rows.into_iter().rev();
+    Ok(lines.map(|row| entry(row.id, row.at, row.actor, row.action, row.subject, row.note)).collect())
 }
 
 /// Up to so many lines about campaigns, phases, runs, jobs and items, newest first, before this one.
@@ -145,14 +124,21 @@ pub async fn campaigns(
     Ok(rows
         .into_iter()
         .map(|row| Entry {
-            id: row.id,
-            at: row.at.to_jiff(),
-            actor: row.actor,
-            action: row.action,
-            subject: row.subject,
-            note: row.note,
             campaign_id: row.campaign_id,
             run_id: row.run_id,
+            ..entry(row.id, row.at, row.actor, row.action, row.subject, row.note)
         })
         .collect())
+}
+
+/// A line that concerns no campaign.
+fn entry(
+    id: i64,
+    at: jiff_sqlx::Timestamp,
+    actor: String,
+    action: String,
+    subject: String,
+    note: Option<String>,
+) -> Entry {
+    Entry { id, at: at.to_jiff(), actor, action, subject, note, campaign_id: None, run_id: None }
 }

@@ -35,7 +35,7 @@ use crate::{
         auth::Operator,
         body::{Fingerprint, Query},
         error::{ApiError, ApiResult},
-        requests::{Begun, Repeatable, Writing},
+        requests::{Repeatable, Writing},
     },
     tenancy::workspace,
 };
@@ -140,10 +140,7 @@ pub(crate) async fn import(
     let fingerprint = with_body(fingerprint, &spooled.hash);
     let leads = open(spooled.file, options).await?;
 
-    let mut writing = match Writing::begin_on(&app.import_pool, caller, &fingerprint).await? {
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    let mut writing = Writing::begin_on(&app.import_pool, caller, &fingerprint).await?;
     let workspace =
         workspace(writing.connection(), caller.tenant_id, query.workspace_id.map(WorkspaceId)).await?;
     // This transaction only looks: the key is taken together with the last chunk.
@@ -159,11 +156,8 @@ pub(crate) async fn import(
         summary.add(std::mem::replace(&mut chunk, next.map_err(internal)?), imported);
     }
 
-    let mut writing = match Writing::begin_on(&app.import_pool, caller, &fingerprint).await? {
-        // The same request came twice, and the other one was faster.
-        Begun::Replay(response) => return Ok(response),
-        Begun::Fresh(writing) => writing,
-    };
+    // It returns here if the same request came twice and the other one was faster.
+    let mut writing = Writing::begin_on(&app.import_pool, caller, &fingerprint).await?;
     let imported = leads::add(writing.connection(), to, &chunk.rows).await?;
     summary.add(chunk, imported);
     writing.answer(StatusCode::OK, &ImportSummary::from(summary)).await

@@ -199,14 +199,7 @@ fn print(
     if let Some(reply) = reply {
         print_reply(reply)?;
     }
-    if !log.is_empty() {
-        output::line("log")?;
-    }
-    for line in log {
-        let note = line.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-        output::line(format_args!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
-    }
-    Ok(())
+    output::log(log)
 }
 
 fn print_reply(reply: &ReplyState) -> anyhow::Result<()> {

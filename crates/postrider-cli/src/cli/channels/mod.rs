@@ -17,7 +17,7 @@ use postrider_model::{
 use postrider_store::{PgConnection, tenancy::accounts};
 
 use self::{executors::ExecutorCommand, messages::MessageOrReply, outbox::RequeueArgs};
-use super::{ForTenant, with_installation};
+use super::{ForTenant, Listing, with_installation};
 use crate::{config::Config, installation::Installation};
 
 #[derive(Subcommand)]
@@ -143,16 +143,6 @@ pub struct ReplyScope {
     /// List only replies through this provider, such as `slack`
     #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
-}
-
-#[derive(Args)]
-pub struct Listing {
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
-    limit: i64,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub async fn run(command: ChannelsCommand, config: &Config) -> anyhow::Result<ExitCode> {

@@ -14,7 +14,7 @@ mod show;
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use postrider_engine::jobs::BUILTINS;
 use postrider_store::{
     PgConnection,
@@ -33,7 +33,7 @@ use self::{
     schedules::ScheduleCommand,
     show::ShowArgs,
 };
-use super::ForTenant;
+use super::{ForTenant, Listing};
 use crate::config::Config;
 
 #[derive(Subcommand)]
@@ -71,16 +71,6 @@ pub enum JobsCommand {
     Schedule(ScheduleCommand),
     /// Check job runs every five minutes, and notify people about alerts
     Monitor(MonitorArgs),
-}
-
-#[derive(Args)]
-pub struct Listing {
-    /// List at most this many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
-    limit: i64,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub async fn run(command: JobsCommand, config: &Config) -> anyhow::Result<ExitCode> {

@@ -128,14 +128,7 @@ fn print(details: &RunDetails) -> anyhow::Result<()> {
             output::line(format_args!("   resolved {} by {by}: {note}", output::time(at)))?;
         }
     }
-    if !log.is_empty() {
-        output::line("log")?;
-    }
-    for line in log {
-        let note = line.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-        output::line(format_args!("  {}  {} by {}{note}", output::time(line.at), line.action, line.actor))?;
-    }
-    Ok(())
+    output::log(log)
 }
 
 /// The outcome of a firing, with its reason.
