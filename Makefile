@@ -44,12 +44,12 @@ crash: ## Run the long crash proof of campaigns: kills, stops, database crashes 
 	@scripts/setup tests
 	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture campaigns::crash::the_long_run
 
-# Set CRASH_SECONDS and CRASH_SEED to choose another run.
+# Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS and CRASH_RATES to choose another run.
 crash-replies: ## Run the long crash proof of chat: kills of receiving and sending processes, and one-minute outages with ten thousand waiting replies
 	@scripts/setup tests
 	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture --test-threads=1 channels::crash::the_long_run channels::outage::ten_thousand_replies_outlive_every_outage_of_a_minute
 
-# Set CRASH_SECONDS and CRASH_SEED to choose another run.
+# Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS and CRASH_RATES to choose another run.
 crash-jobs: ## Run the long crash proof of jobs: kills of processes that fire schedules and run functions
 	@scripts/setup tests
 	cargo test -p postrider-cli --test it -- --ignored --exact --nocapture jobs::crash::the_long_run

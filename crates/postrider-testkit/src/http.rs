@@ -2,18 +2,21 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
 };
 
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::world::PATIENCE;
+use crate::{
+    server::{Call, Reaction, ScriptedServer},
+    world::PATIENCE,
+};
 
 /// What a server answered.
 pub struct Answer {
     pub status: u16,
-    headers: Vec<(String, String)>,
+    headers: Headers,
     pub body: String,
 }
 
@@ -39,19 +42,58 @@ pub fn get_with_key(http_url: &str, path: &str, key: &str) -> anyhow::Result<Ans
 
 /// One request on a connection of its own.
 pub fn request(http_url: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<Answer> {
-    let (mut stream, address) = connect(http_url)?;
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
+    let answer = exchange(http_url, method, path, headers, None)?;
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("half an answer: {answer}"))?;
-    let mut lines = head.lines();
+    let (status, headers) = parse_head(head.lines())?;
+    Ok(Answer { status, headers, body: body.to_owned() })
+}
+
+/// One request with a body, and the text of the answer. An answer that breaks off is returned as far as it came.
+pub fn send(
+    http_url: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> anyhow::Result<String> {
+    exchange(http_url, method, path, headers, Some(body))
+}
+
+/// A reset ends an answer like a close.
+fn exchange(
+    http_url: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Option<&str>,
+) -> anyhow::Result<String> {
+    let (mut stream, address) = connect(http_url)?;
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(body) = body {
+        request.push_str(&format!("content-length: {}\r\n", body.len()));
+    }
+    request.push_str("\r\n");
+    request.push_str(body.unwrap_or_default());
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The headers of an answer, with names in lower case.
+pub type Headers = Vec<(String, String)>;
+
+/// The status and the headers in the head of an answer.
+pub fn parse_head<'a>(mut lines: impl Iterator<Item = &'a str>) -> anyhow::Result<(u16, Headers)> {
     let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status")?.parse()?;
     let headers = lines
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
         .collect();
-    Ok(Answer { status, headers, body: body.to_owned() })
+    Ok((status, headers))
 }
 
 /// A connection to a server, on which nothing was said yet.
@@ -75,53 +117,36 @@ pub async fn connect_from(http_url: &str, from: IpAddr) -> anyhow::Result<(TcpSt
 
 /// A receiver of webhooks that answers when the test says so.
 pub struct Receiver {
-    listener: TcpListener,
+    server: ScriptedServer,
 }
 
 impl Receiver {
     pub fn start() -> anyhow::Result<Self> {
-        Ok(Self { listener: TcpListener::bind("127.0.0.1:0")? })
+        Ok(Self { server: ScriptedServer::manual()? })
     }
 
     /// Part of a relay's configuration that sends everything here.
     pub fn sink(&self, secret: &str) -> anyhow::Result<String> {
-        let address = self.listener.local_addr()?;
+        let url = self.server.url();
         Ok(format!(
-            "[outbound]\nallow_private = true\n[relay.sinks.held]\nkind = 'http'\nurl = 'http://{address}/'\nsecrets = ['{secret}']\n"
+            "[outbound]\nallow_private = true\n[relay.sinks.held]\nkind = 'http'\nurl = '{url}/'\nsecrets = ['{secret}']\n"
         ))
     }
 
-    /// Waits for a delivery, and lets it wait.
+    /// Waits for a delivery, and leaves its answer to the test.
     pub async fn receive(&self) -> anyhow::Result<Delivery> {
-        let listener = self.listener.try_clone()?;
-        let accepted = tokio::task::spawn_blocking(move || listener.accept());
-        let (mut stream, _) =
-            tokio::time::timeout(PATIENCE, accepted).await.context("nothing was delivered")???;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte)?;
-            head.extend(byte);
-        }
-        // All of it, because closing a connection with something unread resets it.
-        let head = String::from_utf8(head)?.to_lowercase();
-        let length =
-            head.lines().find_map(|line| line.strip_prefix("content-length: ")).context("no length")?;
-        stream.read_exact(&mut vec![0; length.parse()?])?;
-        Ok(Delivery { stream })
+        Ok(Delivery { call: self.server.receive().await? })
     }
 }
 
-/// A delivery that nobody has answered yet.
+/// A delivery without an answer.
 pub struct Delivery {
-    stream: TcpStream,
+    call: Call,
 }
 
 impl Delivery {
-    /// Takes it.
-    pub fn accept(mut self) -> anyhow::Result<()> {
-        self.stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")?;
-        Ok(())
+    /// Answers 204.
+    pub fn accept(self) {
+        self.call.answer(Reaction::close_after("HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n"));
     }
 }

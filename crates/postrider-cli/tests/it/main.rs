@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
-use postrider_testkit::{dying, http, sql, world};
+use postrider_testkit::{exits, http, sql, world};
 
 mod api;
 mod campaigns;

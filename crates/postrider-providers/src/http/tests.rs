@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use postrider_model::{Channel, DoubtClass, Manifest, Rate, ids::ProviderAccountId};
+use postrider_testkit::server::{self, Reaction, Received};
 use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-    sync::mpsc,
-};
 
 use super::*;
 use crate::{
@@ -91,47 +87,28 @@ pub fn body(request: &Request) -> &str {
     std::str::from_utf8(request.body().unwrap().as_bytes().unwrap()).unwrap()
 }
 
-/// A server that sends one answer per connection, in order, and records the requests.
+/// A server that sends one answer per request, in order.
 pub struct ScriptedServer {
     pub url: String,
-    requests: mpsc::UnboundedReceiver<String>,
+    server: server::ScriptedServer,
 }
 
 impl ScriptedServer {
-    pub async fn start(answers: Vec<(u16, Value)>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let (record, requests) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            for (status, body) in answers {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut request = Vec::new();
-                while !is_whole(&request) {
-                    let read = stream.read_buf(&mut request).await.unwrap();
-                    assert!(read > 0, "the request broke off");
-                }
-                record.send(String::from_utf8(request).unwrap()).unwrap();
-                let body = body.to_string();
-                let head = format!("HTTP/1.1 {status} \r\ncontent-type: application/json\r\n");
-                let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            }
-        });
-        Self { url, requests }
+    pub fn start(answers: Vec<(u16, Value)>) -> Self {
+        let server = server::ScriptedServer::start(move |request: &Received| {
+            let (status, body) = &answers[request.number];
+            Reaction::json(&status.to_string(), &body.to_string())
+        })
+        .unwrap();
+        Self { url: server.url(), server }
     }
 
     /// First lines of the requests so far.
-    pub fn lines(&mut self) -> Vec<String> {
-        let line = |request: String| request.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
-        std::iter::from_fn(|| self.requests.try_recv().ok()).map(line).collect()
+    pub fn lines(&self) -> Vec<String> {
+        let line =
+            |request: Received| request.head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
+        self.server.requests().into_iter().map(line).collect()
     }
-}
-
-fn is_whole(request: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(request);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    body.len() >= length.map_or(0, |length| length.parse().unwrap())
 }
 
 fn judged(answer: &Answer) -> Outcome {

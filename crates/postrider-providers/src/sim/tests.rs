@@ -77,7 +77,7 @@ fn only_answers_of_the_sim_settle_a_doubt() {
 #[tokio::test]
 async fn every_call_has_a_connection_of_its_own_and_a_question_names_the_key() {
     let good = || (200, json!({ "id": "sim-1" }));
-    let mut server = ScriptedServer::start(vec![good(), good(), good()]).await;
+    let server = ScriptedServer::start(vec![good(), good(), good()]);
     let sim = open(&client(true), &json!({ "url": server.url }), "hunter2");
     for _ in 0..2 {
         assert_eq!(sim.send(&key(), &social()).await.kind(), "delivered");

@@ -62,13 +62,13 @@ fn post(url: &str) -> Request {
 }
 
 fn ok() -> Reaction {
-    Reaction::Answer(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())
+    Reaction::keep_open_after(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())
 }
 
 // The first resolution is public, the second private: the attack fails if there is only one.
 #[tokio::test]
 async fn a_name_is_resolved_once_per_call_and_the_second_answer_is_never_used() {
-    let server = Server::start(ok()).await;
+    let server = Server::start(ok());
     // A public address that IANA took back, without a server.
     let dns = FlippingDns::new(&[&["3ffe:ffff::1"], &["127.0.0.1"]]);
     let client = client_that_asks(dns.clone(), CLOSED, BRIEF);
@@ -84,7 +84,7 @@ async fn a_name_is_resolved_once_per_call_and_the_second_answer_is_never_used() 
 // The client connects to the addresses of the one resolution.
 #[tokio::test]
 async fn the_connector_uses_the_addresses_that_were_checked() {
-    let server = Server::start(ok()).await;
+    let server = Server::start(ok());
     let dns = FlippingDns::new(&[&["127.0.0.1"], &["169.254.169.254"]]);
     let client = client_that_asks(dns.clone(), DEVELOPMENT, PATIENT);
 
@@ -113,7 +113,7 @@ async fn one_private_address_among_public_ones_refuses_the_name() {
         &["1.1.1.1", "0.0.0.0"],
     ];
     for list in lists {
-        let server = Server::start(ok()).await;
+        let server = Server::start(ok());
         let dns = FlippingDns::new(&[list]);
         let client = client_that_asks(dns.clone(), CLOSED, BRIEF);
         let url = format!("https://mixed.example:{}/", server.port());

@@ -28,13 +28,13 @@ fn ok() -> Vec<u8> {
 
 #[tokio::test]
 async fn a_proxy_in_the_environment_is_ignored() {
-    let receiver = Server::start(Reaction::Answer(ok())).await;
+    let receiver = Server::start(Reaction::keep_open_after(ok()));
     if child::is_child() {
         client(PATIENT).send(Request::new(Method::POST, receiver.url()), Reuse::Never).await.unwrap();
         assert_eq!(receiver.traffic().await.requests.len(), 1);
         return;
     }
-    let proxy = Server::start(Reaction::Answer(ok())).await;
+    let proxy = Server::start(Reaction::keep_open_after(ok()));
     let url = format!("http://127.0.0.1:{}", proxy.port());
     let variables = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
     let variables: Vec<_> =

@@ -24,7 +24,7 @@ async fn call(reaction: Reaction, limits: Limits) -> (Result<Answer, CallError>,
 }
 
 async fn call_with(client: GuardedClient, reaction: Reaction) -> (Result<Answer, CallError>, Traffic) {
-    let server = Server::start(reaction).await;
+    let server = Server::start(reaction);
     let answer = client.send(post(server.url()), Reuse::Never).await;
     drop(client);
     (answer, server.traffic().await)
@@ -36,18 +36,18 @@ fn bytes(text: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_request_that_may_have_arrived_is_unanswered_and_is_never_sent_again() {
-    let endless_header = Reaction::Forever(bytes("HTTP/1.1 200 OK\r\nx: "), vec![b'x'; 4096]);
-    let endless_headers = Reaction::Forever(bytes("HTTP/1.1 200 OK\r\n"), bytes(&"x: y\r\n".repeat(100)));
-    let endless_continue = Reaction::Forever(vec![], bytes("HTTP/1.1 100 Continue\r\n\r\n"));
+    let endless_header = Reaction::repeat(bytes("HTTP/1.1 200 OK\r\nx: "), vec![b'x'; 4096]);
+    let endless_headers = Reaction::repeat(bytes("HTTP/1.1 200 OK\r\n"), bytes(&"x: y\r\n".repeat(100)));
+    let endless_continue = Reaction::repeat("", bytes("HTTP/1.1 100 Continue\r\n\r\n"));
     let faults = [
-        ("closed without a word", Reaction::AnswerAndClose(vec![]), PATIENT),
-        ("reset", Reaction::Reset, PATIENT),
-        ("half a status line", Reaction::AnswerAndClose(bytes("HTTP/1.1 20")), PATIENT),
-        ("half a head", Reaction::AnswerAndClose(bytes("HTTP/1.1 200 OK\r\ncontent-le")), PATIENT),
-        ("not HTTP", Reaction::AnswerAndClose(bytes("220 mail.example ESMTP\r\n")), PATIENT),
-        ("not HTTP and open", Reaction::AnswerAndStall(bytes("SSH-2.0-OpenSSH_9.2\r\n")), HASTY),
-        ("silence", Reaction::AnswerAndStall(vec![]), HASTY),
-        ("silence after half a head", Reaction::AnswerAndStall(bytes("HTTP/1.1 200 OK\r\n")), HASTY),
+        ("closed without a word", Reaction::close_after(""), PATIENT),
+        ("reset", Reaction::reset(), PATIENT),
+        ("half a status line", Reaction::close_after(bytes("HTTP/1.1 20")), PATIENT),
+        ("half a head", Reaction::close_after(bytes("HTTP/1.1 200 OK\r\ncontent-le")), PATIENT),
+        ("not HTTP", Reaction::close_after(bytes("220 mail.example ESMTP\r\n")), PATIENT),
+        ("not HTTP and open", Reaction::keep_open_after(bytes("SSH-2.0-OpenSSH_9.2\r\n")), HASTY),
+        ("silence", Reaction::keep_open_after(""), HASTY),
+        ("silence after half a head", Reaction::keep_open_after(bytes("HTTP/1.1 200 OK\r\n")), HASTY),
         ("a header without end", endless_header, PATIENT),
         ("headers without end", endless_headers, PATIENT),
         ("100 Continue without end", endless_continue, HASTY),
@@ -75,7 +75,7 @@ async fn a_request_that_may_have_arrived_is_unanswered_and_is_never_sent_again()
 async fn an_answer_that_breaks_off_keeps_its_status_and_says_so() {
     let half = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 100\r\n\r\nhalf of";
     let cases =
-        [(Reaction::AnswerAndClose(bytes(half)), PATIENT), (Reaction::AnswerAndStall(bytes(half)), HASTY)];
+        [(Reaction::close_after(bytes(half)), PATIENT), (Reaction::keep_open_after(bytes(half)), HASTY)];
     for (reaction, limits) in cases {
         let (answer, traffic) = call(reaction, limits).await;
         let answer = answer.unwrap();
@@ -90,7 +90,7 @@ async fn an_answer_is_read_to_its_limit_and_no_further() {
     let sized = |n: usize| {
         let mut answer = bytes(&format!("HTTP/1.1 200 OK\r\ncontent-length: {n}\r\n\r\n"));
         answer.resize(answer.len() + n, b'x');
-        Reaction::Answer(answer)
+        Reaction::keep_open_after(answer)
     };
     for (size, ending) in
         [(0, Ending::Whole), (ANSWER_BYTES_MAX, Ending::Whole), (ANSWER_BYTES_MAX + 1, Ending::TooLong)]
@@ -109,7 +109,7 @@ async fn an_endless_answer_is_cut_off() {
         let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n");
         let chunk = format!("10000\r\n{}\r\n", "\0".repeat(0x10000));
         let began = Instant::now();
-        let (answer, traffic) = call(Reaction::Forever(head.into_bytes(), chunk.into_bytes()), PATIENT).await;
+        let (answer, traffic) = call(Reaction::repeat(head.into_bytes(), chunk.into_bytes()), PATIENT).await;
         let answer = answer.unwrap();
         assert_eq!((answer.body.len(), answer.ending), (ANSWER_BYTES_MAX, Ending::TooLong));
         assert!(answer.excerpt().chars().count() <= 200);
@@ -121,7 +121,7 @@ async fn an_endless_answer_is_cut_off() {
 
 #[tokio::test]
 async fn a_request_may_ask_for_less_time_and_not_for_more() {
-    let server = Server::start(Reaction::AnswerAndStall(vec![])).await;
+    let server = Server::start(Reaction::keep_open_after(""));
     let (patient, hasty) = (client(PATIENT), client(HASTY));
     for (client, asked) in [(&patient, Duration::from_millis(50)), (&hasty, PATIENT.total)] {
         let mut request = post(server.url());
@@ -163,11 +163,11 @@ async fn a_redirect_is_not_followed() {
         ["301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
     {
         let inside =
-            Server::start(Reaction::Answer(bytes("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"))).await;
+            Server::start(Reaction::keep_open_after(bytes("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")));
         let to = inside.url();
         for location in [to.as_str(), "http://169.254.169.254/latest/meta-data/", "//[::1]/", "/again"] {
             let answer = format!("HTTP/1.1 {status}\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n");
-            let (answer, traffic) = call(Reaction::Answer(answer.into_bytes()), PATIENT).await;
+            let (answer, traffic) = call(Reaction::keep_open_after(answer.into_bytes()), PATIENT).await;
             assert!(answer.unwrap().status.is_redirection());
             assert_eq!(traffic.requests.len(), 1, "{status} to {location}");
         }
@@ -179,7 +179,7 @@ async fn a_redirect_is_not_followed() {
 async fn a_connection_is_used_again_only_where_that_is_allowed() {
     for (reuse, connections) in [(Reuse::Never, 3), (Reuse::Allowed, 1)] {
         let server =
-            Server::start(Reaction::Answer(bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"))).await;
+            Server::start(Reaction::keep_open_after(bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")));
         let client = client(PATIENT);
         for _ in 0..3 {
             client.send(post(server.url()), reuse).await.unwrap();
@@ -193,8 +193,8 @@ async fn a_connection_is_used_again_only_where_that_is_allowed() {
 // The server closes each connection after one answer without announcing it, as idle timeouts do.
 #[tokio::test]
 async fn calls_that_may_not_be_repeated_are_one_request_each_when_the_server_closes_behind_them() {
-    let reaction = Reaction::AnswerAndClose(bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"));
-    let server = Server::start(reaction).await;
+    let reaction = Reaction::close_after(bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"));
+    let server = Server::start(reaction);
     let client = client(PATIENT);
     for _ in 0..50 {
         client.send(post(server.url()), Reuse::Never).await.unwrap();

@@ -44,7 +44,7 @@ fn call<'a>(job_id: JobRunId, attempt: i32, input: &'a Value) -> FunctionCall<'a
 
 /// One call to a server with this behavior, and all that arrived. The server returns only after the caller closed the connection.
 async fn call_with(client: GuardedClient, reaction: Reaction) -> (Result<Value, FunctionFailed>, Traffic) {
-    let server = Server::start(reaction).await;
+    let server = Server::start(reaction);
     let function = function(&client, server.url().as_str()).unwrap();
     let result = function.call(&call(JobRunId::new(), 1, &Value::Null)).await;
     drop((function, client));
@@ -68,7 +68,7 @@ fn is_signed(request: &Received, secret: &str) -> bool {
 #[tokio::test]
 async fn each_attempt_is_signed_and_carries_the_id_of_the_job() {
     let json = "content-type: application/json\r\n";
-    let server = Server::start(Reaction::Answer(answer("200 OK", json, br#"{"synced": 12}"#))).await;
+    let server = Server::start(Reaction::keep_open_after(answer("200 OK", json, br#"{"synced": 12}"#)));
     let client = client(PATIENT);
     let function = function(&client, server.url().as_str()).unwrap();
     let (job_id, input) = (JobRunId::new(), json!({ "since": "crème brûlée" }));
@@ -101,7 +101,7 @@ async fn each_attempt_is_signed_and_carries_the_id_of_the_job() {
 
 #[tokio::test]
 async fn a_call_is_one_request_in_every_fault() {
-    let inside = Server::start(Reaction::Answer(answer("200 OK", "", b""))).await;
+    let inside = Server::start(Reaction::keep_open_after(answer("200 OK", "", b"")));
     let json = "content-type: application/json\r\n";
     let half = format!("HTTP/1.1 200 OK\r\n{json}content-length: 100\r\n\r\n{{\"half\": ");
     let long = format!("HTTP/1.1 200 OK\r\n{json}content-length: {}\r\n\r\n", 5 << 20);
@@ -112,18 +112,18 @@ async fn a_call_is_one_request_in_every_fault() {
     let failing = br#"{"error": "no room"}"#;
     #[rustfmt::skip]
     let faults = [
-        ("reset", Reaction::Reset, true, "did not answer"),
-        ("closed", Reaction::AnswerAndClose(vec![]), true, "did not answer"),
-        ("not HTTP", Reaction::AnswerAndClose(b"220 mail.example ESMTP\r\n".to_vec()), true, "did not answer"),
-        ("half", Reaction::AnswerAndClose(half.clone().into_bytes()), true, "the answer of the function broke off"),
-        ("slow", Reaction::AnswerAndStall(vec![]), true, "did not answer"),
-        ("slow after half", Reaction::AnswerAndStall(half.into_bytes()), true, "broke off"),
-        ("5 MB", Reaction::Forever(long.into_bytes(), vec![b'1'; 65536]), false, "with more than 65536 bytes"),
-        ("gzip", Reaction::Answer(answer("200 OK", &packed, gzip)), false, "invalid JSON"),
-        ("redirect", Reaction::Answer(answer("307 Elsewhere", &elsewhere, b"")), false, "redirects are not followed"),
-        ("refusal", Reaction::Answer(answer("400 Bad Request", json, failing)), false, "400 Bad Request: no room"),
-        ("busy", Reaction::Answer(answer("429 Later", json, failing)), true, "429 Too Many Requests: no room"),
-        ("failure", Reaction::Answer(answer("500 Oh", json, failing)), true, "500 Internal Server Error: no room"),
+        ("reset", Reaction::reset(), true, "did not answer"),
+        ("closed", Reaction::close_after(""), true, "did not answer"),
+        ("not HTTP", Reaction::close_after(b"220 mail.example ESMTP\r\n".to_vec()), true, "did not answer"),
+        ("half", Reaction::close_after(half.clone().into_bytes()), true, "the answer of the function broke off"),
+        ("slow", Reaction::keep_open_after(""), true, "did not answer"),
+        ("slow after half", Reaction::keep_open_after(half.into_bytes()), true, "broke off"),
+        ("5 MB", Reaction::repeat(long.into_bytes(), vec![b'1'; 65536]), false, "with more than 65536 bytes"),
+        ("gzip", Reaction::keep_open_after(answer("200 OK", &packed, gzip)), false, "invalid JSON"),
+        ("redirect", Reaction::keep_open_after(answer("307 Elsewhere", &elsewhere, b"")), false, "redirects are not followed"),
+        ("refusal", Reaction::keep_open_after(answer("400 Bad Request", json, failing)), false, "400 Bad Request: no room"),
+        ("busy", Reaction::keep_open_after(answer("429 Later", json, failing)), true, "429 Too Many Requests: no room"),
+        ("failure", Reaction::keep_open_after(answer("500 Oh", json, failing)), true, "500 Internal Server Error: no room"),
     ];
     let (patient, brief) = (client(PATIENT), client(BRIEF));
     let mut calls = JoinSet::new();
@@ -177,7 +177,7 @@ async fn an_unreachable_function_is_retryable_and_a_refused_url_is_not() {
     let unknown = failed(&nowhere, "https://missing.example/").await;
     assert!(unknown.retryable && unknown.message.contains("could not reach missing.example"), "{unknown}");
 
-    let server = Server::start(Reaction::Answer(answer("204 No Content", "", b""))).await;
+    let server = Server::start(Reaction::keep_open_after(answer("204 No Content", "", b"")));
     let lying = client_that_asks(FlippingDns::new(&[&["127.0.0.1"]]), CLOSED, PATIENT);
     let port = server.port();
     for url in [

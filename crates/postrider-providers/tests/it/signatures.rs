@@ -81,7 +81,7 @@ pub fn ask_python(program: &str, questions: &[impl Serialize]) -> Vec<String> {
 
 /// The request of a sink with these secrets.
 async fn receive(secrets: &[&str]) -> Received {
-    let server = Server::start(Reaction::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
+    let server = Server::start(Reaction::keep_open_after(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()));
     let secrets = secrets.iter().map(|secret| (*secret).into()).collect();
     let sink = HttpSink::new(&client(PATIENT), HttpSinkConfig { url: server.url(), secrets }).unwrap();
     sink.deliver(&event(4711)).await.unwrap();

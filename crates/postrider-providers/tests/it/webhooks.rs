@@ -18,7 +18,7 @@ fn sink(url: Url, limits: Limits) -> HttpSink {
 
 /// One delivery to a server with this behavior, and all that arrived.
 async fn deliver(reaction: Reaction, limits: Limits) -> (Result<(), SinkError>, Traffic) {
-    let server = Server::start(reaction).await;
+    let server = Server::start(reaction);
     let sink = sink(server.url(), limits);
     let delivered = sink.deliver(&event(42)).await;
     drop(sink);
@@ -27,7 +27,7 @@ async fn deliver(reaction: Reaction, limits: Limits) -> (Result<(), SinkError>, 
 
 fn answer(status: &str, body: &str) -> Reaction {
     let head = format!("HTTP/1.1 {status}\r\ncontent-type: image/png\r\ncontent-length: {}", body.len());
-    Reaction::Answer(format!("{head}\r\n\r\n{body}").into_bytes())
+    Reaction::keep_open_after(format!("{head}\r\n\r\n{body}").into_bytes())
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn a_webhook_is_one_post_with_the_headers_of_the_specification() {
 
 #[tokio::test]
 async fn every_attempt_sends_the_same_bytes_over_the_same_connection() {
-    let server = Server::start(answer("503 Busy", "")).await;
+    let server = Server::start(answer("503 Busy", ""));
     let sink = sink(server.url(), PATIENT);
     for retry_count in 0..3 {
         let mut event = event(42);
@@ -66,14 +66,14 @@ async fn every_attempt_sends_the_same_bytes_over_the_same_connection() {
 async fn any_2xx_is_a_delivery_with_any_body() {
     let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf".to_vec();
     let endless =
-        Reaction::Forever(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec(), vec![b'x'; 65536]);
+        Reaction::repeat(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_vec(), vec![b'x'; 65536]);
     let cases = [
         (answer("200 OK", "<html>"), PATIENT),
         (answer("202 Accepted", ""), PATIENT),
-        (Reaction::Answer(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()), PATIENT),
+        (Reaction::keep_open_after(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()), PATIENT),
         (answer("299 Other", "ok"), PATIENT),
-        (Reaction::AnswerAndClose(half.clone()), PATIENT),
-        (Reaction::AnswerAndStall(half), HASTY),
+        (Reaction::close_after(half.clone()), PATIENT),
+        (Reaction::keep_open_after(half), HASTY),
         (endless, PATIENT),
     ];
     for (n, (reaction, limits)) in cases.into_iter().enumerate() {
@@ -111,10 +111,10 @@ async fn any_other_status_is_a_refusal_with_a_short_reason() {
 #[tokio::test]
 async fn an_event_that_may_have_arrived_is_unanswered() {
     let faults = [
-        ("silence", Reaction::AnswerAndStall(vec![]), HASTY),
-        ("reset", Reaction::Reset, PATIENT),
-        ("closed", Reaction::AnswerAndClose(vec![]), PATIENT),
-        ("half a head", Reaction::AnswerAndClose(b"HTTP/1.1 200 O".to_vec()), PATIENT),
+        ("silence", Reaction::keep_open_after(""), HASTY),
+        ("reset", Reaction::reset(), PATIENT),
+        ("closed", Reaction::close_after(""), PATIENT),
+        ("half a head", Reaction::close_after(b"HTTP/1.1 200 O".to_vec()), PATIENT),
     ];
     for (fault, reaction, limits) in faults {
         let (delivered, traffic) = deliver(reaction, limits).await;
@@ -136,7 +136,7 @@ async fn a_receiver_that_is_not_there_is_unreachable() {
 // Each connection is closed before the next delivery. A delivery that fails is reported, and none is sent twice.
 #[tokio::test]
 async fn a_receiver_that_closes_its_connections_sees_each_delivery_once() {
-    let server = Server::start(Reaction::AnswerAndClose(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())).await;
+    let server = Server::start(Reaction::close_after(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()));
     let sink = sink(server.url(), PATIENT);
     let mut delivered = Vec::new();
     for id in 0..20 {

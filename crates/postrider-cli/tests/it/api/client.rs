@@ -99,12 +99,7 @@ impl Reply {
     fn parse(bytes: &[u8]) -> anyhow::Result<Self> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("half an answer")?;
         let head = std::str::from_utf8(&bytes[..end])?;
-        let mut lines = head.lines();
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("no status")?.parse()?;
-        let headers = lines
-            .filter_map(|line| line.split_once(": "))
-            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
-            .collect();
+        let (status, headers) = http::parse_head(head.lines())?;
         Ok(Self { status, headers, body: bytes[end + 4..].to_owned() })
     }
 

@@ -16,7 +16,7 @@ use super::{
     stage::Stage,
 };
 use crate::{
-    dying::{By, all},
+    exits::{Exit, all},
     sql::{number, texts},
     world::{Process, Sim, World, eventually, postrider},
 };
@@ -95,9 +95,9 @@ async fn at_every_point(panics: bool) -> anyhow::Result<()> {
     all(cases.map(|(point, allowed)| {
         let of_one_job = point.starts_with("call.") || point.starts_with("complete.");
         let by = match (panics, of_one_job) {
-            (false, _) => By::Kill,
-            (true, true) => By::PanicOfOne,
-            (true, false) => By::Panic,
+            (false, _) => Exit::Kill,
+            (true, true) => Exit::PanicOfOne,
+            (true, false) => Exit::Panic,
         };
         let (url, receipts) = (sim.http_url.clone(), sim.receipts.clone());
         let case = async move {
@@ -114,7 +114,7 @@ async fn at_every_point(panics: bool) -> anyhow::Result<()> {
 }
 
 /// How the items ended, and after how many attempts, when a worker died at this point and another one came.
-async fn die_at(point: &str, by: By, url: &str, receipts: &Path) -> anyhow::Result<([End; 2], i64)> {
+async fn die_at(point: &str, by: Exit, url: &str, receipts: &Path) -> anyhow::Result<([End; 2], i64)> {
     let (world, stage, run) = two_items(url).await?;
     let config =
         world.config(&format!("[outbound]\nallow_private = true\n[campaigns]\n{ONE_AT_A_TIME}\n"))?;

@@ -1,17 +1,15 @@
-//! Providers that follow a script: one kills its caller at a moment of the call and keeps its own count of what it did,
-//! the other answers when the test says so.
+//! Providers that follow a script: one kills its client at a moment of the call and counts what it did, the other answers when the
+//! test says so.
 
 use std::{
     collections::HashMap,
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
     process::Command,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::Context;
-
-use crate::world::PATIENCE;
+use postrider_testkit::server::{
+    CONNECTED, HALF_OF_THE_BODY, Reaction, Received, Script, ScriptedServer, Step, answer_head,
+};
 
 /// A moment of a call, as the provider sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,21 +23,26 @@ pub enum Stage {
     AnswerOut,
 }
 
+const HEADERS_OUT: &str = "headers out";
+const ANSWER_OUT: &str = "answer out";
+
 pub struct Provider {
-    address: SocketAddr,
+    server: ScriptedServer,
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
-    /// Whom to kill, as soon as it is known.
-    caller: Option<u32>,
+    /// When to kill the clients, call by call. The server serves one connection at a time.
+    moments: Box<dyn Iterator<Item = Stage> + Send>,
+    /// When to kill the client of this connection.
+    moment: Option<Stage>,
+    /// The process to kill, as soon as it is known.
+    client: Option<u32>,
     acted: HashMap<String, usize>,
 }
 
@@ -49,33 +52,25 @@ impl Provider {
         Self::kills([moment].into_iter())
     }
 
-    /// Kills whoever calls, every time.
+    /// Kills the client of every call.
     pub fn deadly() -> anyhow::Result<Self> {
         Self::kills(std::iter::repeat(Stage::Acted))
     }
 
-    fn kills(mut moments: impl Iterator<Item = Stage> + Send + 'static) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
-        let script = Arc::clone(&shared);
-        // It ends with the test's process.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // A caller that is gone breaks its connection.
-                let _ = serve(stream, moments.next(), &script);
-            }
-        });
-        Ok(Self { address, shared })
+    fn kills(moments: impl Iterator<Item = Stage> + Send + 'static) -> anyhow::Result<Self> {
+        let state =
+            State { moments: Box::new(moments), moment: None, client: None, acted: HashMap::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        Ok(Self { server: ScriptedServer::start_serial(shared.clone())?, shared })
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.server.url()
     }
 
     /// The process that will call. It is killed once.
-    pub fn kill_when_it_comes(&self, caller: u32) {
-        self.shared.state().caller = Some(caller);
+    pub fn kill_when_it_comes(&self, client: u32) {
+        self.shared.state().client = Some(client);
         self.shared.changed.notify_all();
     }
 
@@ -91,131 +86,106 @@ impl Shared {
     }
 
     fn signal(&self, name: &str) {
-        let state = self.changed.wait_while(self.state(), |state| state.caller.is_none());
+        let state = self.changed.wait_while(self.state(), |state| state.client.is_none());
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        let caller = if name == "-KILL" { state.caller.take() } else { state.caller };
-        let _ = Command::new("kill").args([name, &caller.unwrap_or_default().to_string()]).status();
+        let client = if name == "-KILL" { state.client.take() } else { state.client };
+        let _ = Command::new("kill").args([name, &client.unwrap_or_default().to_string()]).status();
     }
-}
 
-fn serve(mut stream: TcpStream, kill_at: Option<Stage>, shared: &Shared) -> std::io::Result<()> {
-    let kills = |moment| {
-        if kill_at == Some(moment) {
-            shared.signal("-KILL");
+    /// Kills the client if it is time. Returns whether it was.
+    fn kills(&self, moment: Stage) -> bool {
+        let is_time = self.state().moment == Some(moment);
+        if is_time {
+            self.signal("-KILL");
         }
-        kill_at == Some(moment)
-    };
-    if kills(Stage::Connected) {
-        return Ok(());
+        is_time
     }
-    let (key, length) = read_head(&mut stream)?;
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body[..length / 2])?;
-    if kills(Stage::HalfOfTheBody) {
-        return Ok(());
-    }
-    stream.read_exact(&mut body[length / 2..])?;
-    if kills(Stage::AllOfTheBody) {
-        return Ok(());
-    }
-    *shared.state().acted.entry(key).or_default() += 1;
-    if kills(Stage::Acted) {
-        return Ok(());
-    }
-    // A caller that is to die with the answer on its way must not have the time to read it.
-    if matches!(kill_at, Some(Stage::HeadersOut | Stage::AnswerOut)) {
-        shared.signal("-STOP");
-    }
-    let answer = r#"{"id": "scripted"}"#;
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        answer.len()
-    )?;
-    stream.flush()?;
-    if kills(Stage::HeadersOut) {
-        return Ok(());
-    }
-    stream.write_all(answer.as_bytes())?;
-    kills(Stage::AnswerOut);
-    Ok(())
 }
 
-/// The key, and how long the body is.
-fn read_head(stream: &mut TcpStream) -> std::io::Result<(String, usize)> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.extend(byte);
+impl Script for Shared {
+    fn goes_on(&self, reached: &'static str) -> bool {
+        let moment = match reached {
+            CONNECTED => {
+                let mut state = self.state();
+                state.moment = state.moments.next();
+                Stage::Connected
+            }
+            HALF_OF_THE_BODY => Stage::HalfOfTheBody,
+            HEADERS_OUT => Stage::HeadersOut,
+            _ => Stage::AnswerOut,
+        };
+        !self.kills(moment)
     }
-    let head = String::from_utf8_lossy(&head).into_owned();
-    let header = |name: &str| {
-        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
-    };
-    let length = header("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-    Ok((header("idempotency-key").unwrap_or_default(), length))
+
+    fn react(&self, request: &Received) -> Reaction {
+        if self.kills(Stage::AllOfTheBody) {
+            return Reaction::close_after("");
+        }
+        let key = request.header("idempotency-key").unwrap_or_default().to_owned();
+        *self.state().acted.entry(key).or_default() += 1;
+        if self.kills(Stage::Acted) {
+            return Reaction::close_after("");
+        }
+        // A client that is to be killed after the answer was sent must not have the time to read it.
+        let stops = matches!(self.state().moment, Some(Stage::HeadersOut | Stage::AnswerOut));
+        if stops {
+            self.signal("-STOP");
+        }
+        let body = r#"{"id": "scripted"}"#;
+        let head = answer_head("200 OK", "content-type: application/json\r\n", body.len());
+        Reaction::Steps(vec![
+            Step::Write(head.into()),
+            Step::Reached(HEADERS_OUT),
+            Step::Write(body.into()),
+            Step::Reached(ANSWER_OUT),
+        ])
+    }
 }
 
 /// A provider that answers when the test says so.
 pub struct Patient {
-    listener: TcpListener,
+    server: ScriptedServer,
 }
 
 /// A call that waits for its answer.
 pub struct Call {
-    stream: TcpStream,
+    call: postrider_testkit::server::Call,
     pub key: String,
 }
 
 impl Patient {
     pub fn start() -> anyhow::Result<Self> {
-        Ok(Self { listener: TcpListener::bind("127.0.0.1:0")? })
+        Ok(Self { server: ScriptedServer::manual()? })
     }
 
-    pub fn url(&self) -> anyhow::Result<String> {
-        Ok(format!("http://{}", self.listener.local_addr()?))
+    pub fn url(&self) -> String {
+        self.server.url()
     }
 
     /// Waits for a call.
     pub async fn receive(&self) -> anyhow::Result<Call> {
-        let listener = self.listener.try_clone()?;
-        let accepted = tokio::task::spawn_blocking(move || listener.accept());
-        let (mut stream, _) =
-            tokio::time::timeout(PATIENCE, accepted).await.context("nobody called")???;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let (key, length) = read_head(&mut stream)?;
-        stream.read_exact(&mut vec![0; length])?;
-        Ok(Call { stream, key })
+        let call = self.server.receive().await?;
+        let key = call.request.header("idempotency-key").unwrap_or_default().to_owned();
+        Ok(Call { call, key })
     }
 
-    /// Whether somebody has called who was not received.
-    pub fn is_being_called(&self) -> anyhow::Result<bool> {
-        self.listener.set_nonblocking(true)?;
-        let called = self.listener.accept().is_ok();
-        self.listener.set_nonblocking(false)?;
-        Ok(called)
+    /// Whether a call came that was not received.
+    pub async fn is_being_called(&self) -> anyhow::Result<bool> {
+        self.server.has_more_connections().await
     }
 }
 
 impl Call {
-    pub fn accept(self) -> anyhow::Result<()> {
-        self.answer("200 OK", "")
+    pub fn accept(self) {
+        self.answer("200 OK", "");
     }
 
-    /// Asks the caller to come again in a second.
-    pub fn put_off(self) -> anyhow::Result<()> {
-        self.answer("429 Too Many Requests", "retry-after: 1\r\n")
+    /// Asks the client to call again in a second.
+    pub fn put_off(self) {
+        self.answer("429 Too Many Requests", "retry-after: 1\r\n");
     }
 
-    fn answer(mut self, status: &str, headers: &str) -> anyhow::Result<()> {
-        let body = r#"{"id": "patient"}"#;
-        let length = body.len();
-        write!(
-            self.stream,
-            "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
-        )?;
-        Ok(())
+    fn answer(self, status: &str, headers: &str) {
+        self.call.answer(Reaction::answer(status, headers, r#"{"id": "patient"}"#));
     }
 }

@@ -23,8 +23,7 @@ use uuid::Uuid;
 
 use super::ingress::vendors::{Vendor, Webhooked, whatsapp};
 use crate::{
-    campaigns::crash::send,
-    http::get,
+    http::{get, send},
     sql::{execute, number, tenant},
     world::{MASTER_KEY, PATIENCE, Process, Sim, World, eventually, postrider},
 };

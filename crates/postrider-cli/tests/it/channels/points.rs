@@ -10,7 +10,7 @@ use super::{
     ingress::vendors::Vendor::{self, Slack, Telegram, Whatsapp},
 };
 use crate::{
-    dying::{By, all, all_are_tried},
+    exits::{Exit, all, all_are_tried},
     world::{Sim, eventually},
 };
 
@@ -61,15 +61,15 @@ async fn check(bots: &Bots) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_message_is_executed_and_answered_wherever_its_receiver_dies() -> anyhow::Result<()> {
     all_are_tried(RECEIVING_POINTS, RECEIVING.iter().map(|(point, _)| *point));
-    receivers(By::Kill).await
+    receivers(Exit::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_message_is_executed_and_answered_wherever_its_receiver_panics() -> anyhow::Result<()> {
-    receivers(By::PanicOfOne).await
+    receivers(Exit::PanicOfOne).await
 }
 
-async fn receivers(by: By) -> anyhow::Result<()> {
+async fn receivers(by: Exit) -> anyhow::Result<()> {
     let cases = RECEIVING.iter().flat_map(|(point, executions)| {
         // The vendor delivers it again, or has better things to do; what was not written down was not promised.
         let is_known = !["receive.before", "receive.after_statement"].contains(point);
@@ -82,7 +82,7 @@ async fn receivers(by: By) -> anyhow::Result<()> {
 
 async fn receiver_dies(
     point: &'static str,
-    by: By,
+    by: Exit,
     executions: i64,
     comes_again: bool,
 ) -> anyhow::Result<()> {
@@ -91,7 +91,7 @@ async fn receiver_dies(
     let (victim, config) = launch(&bots.world, "api", OFTEN, &by.environment(point))?;
     let mut victim = Serving::of(victim, config)?;
     let answer = deliver(&bots, &victim.http_url, Slack, 1);
-    anyhow::ensure!(answer == (by != By::Kill).then_some(500), "{answer:?}");
+    anyhow::ensure!(answer == (by != Exit::Kill).then_some(500), "{answer:?}");
     by.ended(&mut victim.process)?;
 
     let next = Serving::start(&bots.world, "api,dispatcher", OFTEN)?;
@@ -116,15 +116,15 @@ async fn receiver_dies(
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_reply_is_sent_wherever_its_dispatcher_dies() -> anyhow::Result<()> {
     all_are_tried(REPLY_POINTS, REPLYING.iter().map(|(point, _)| *point));
-    dispatchers(|_| By::Kill).await
+    dispatchers(|_| Exit::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_reply_is_sent_wherever_its_dispatcher_panics() -> anyhow::Result<()> {
-    dispatchers(|point| if point.ends_with("_call") { By::PanicOfOne } else { By::Panic }).await
+    dispatchers(|point| if point.ends_with("_call") { Exit::PanicOfOne } else { Exit::Panic }).await
 }
 
-async fn dispatchers(by: fn(&str) -> By) -> anyhow::Result<()> {
+async fn dispatchers(by: fn(&str) -> Exit) -> anyhow::Result<()> {
     let cases = REPLYING.iter().flat_map(|(point, ends)| {
         ends.iter().map(move |(vendor, claims, acts)| {
             (format!("{point}, {vendor:?}"), dispatcher_dies(point, by(point), *vendor, *claims, *acts))
@@ -135,7 +135,7 @@ async fn dispatchers(by: fn(&str) -> By) -> anyhow::Result<()> {
 
 async fn dispatcher_dies(
     point: &'static str,
-    by: By,
+    by: Exit,
     vendor: Vendor,
     claims: i32,
     acts: usize,

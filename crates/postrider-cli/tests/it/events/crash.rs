@@ -1,96 +1,143 @@
 //! The relay under SIGKILL: what was committed arrives, what was rolled back does not, and no attempt comes early.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use postrider_testkit::crash::{
+    Audit, Count, Fault, Findings, Launch, Plan, Processes, Progress, SeededRandom, Workload, pause, prove,
+    provider_faults,
+};
 use serde_json::Value;
 use sqlx::{PgPool, Row};
 
-use crate::world::{Server, Sim, World, eventually};
+use crate::{
+    sql::{number, texts},
+    world::{Sim, World},
+};
 
 const SECRET: &str = "whsec_dGhlIGNyYXNoIHByb29mIHNpZ25zIHdpdGggdGhpcyBrZXk=";
+const KILL: Fault = Fault::Kill("relays");
 const KILLS: usize = 200;
 const EVENTS: usize = 20_000;
 const RELAYS: usize = 3;
 /// Published before each kill, in transactions of ten.
 const PER_KILL: usize = EVENTS / KILLS;
 /// The receiver answers, is slow, stalls, resets before and after it acted, fails before and after it acted.
-const FAULTS: &[&str] = &[
-    "latency=0.02",
-    "stall=0.005",
-    "reset=0.03",
-    "reset_before=0.02",
-    "fail=0.05",
-    "fail_after=0.02",
-    "half=0.02",
-];
+const RATES: &str =
+    "latency=0.02,stall=0.005,reset=0.03,reset_before=0.02,fail=0.05,fail_after=0.02,half=0.02";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_survive_two_hundred_kills_of_the_relay() -> anyhow::Result<()> {
-    let seed = 20_261_115;
-    let mut args = vec!["--secret".to_owned(), SECRET.to_owned(), "--seed".to_owned(), seed.to_string()];
-    args.extend(FAULTS.iter().flat_map(|fault| ["--fault".to_owned(), (*fault).to_owned()]));
-    let sim = Sim::start(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let world = World::new().await?;
-    let (admin, app) = (world.client("postgres").await?, world.client("postrider_app").await?);
-    record_claims(&admin).await?;
-    let more = format!(
-        "{}[relay]\ndelivery_timeout_seconds = 1\npoll_interval_ms = 50\n",
-        sim.sink("crash", SECRET)
-    );
+    let plan = Plan::new(20_261_115, &[(KILL, KILLS)], RATES, 20);
+    let mut events = Events::start(&plan).await?;
+    let guarantee = "every committed event arrived, and none of a transaction that was rolled back";
+    prove(&plan, &mut events, guarantee).await.map(drop)
+}
 
-    let mut relays: Vec<Server> =
-        (0..RELAYS).map(|_| Server::start(&world, "relay", &more)).collect::<Result<_, _>>()?;
-    let mut dead = Vec::new();
-    let mut published = Published::default();
-    for kill in 0..KILLS {
-        published.publish(&app, kill).await?;
-        let before = std::fs::metadata(&sim.receipts)?.len();
-        eventually("deliveries go on", async || Ok(std::fs::metadata(&sim.receipts)?.len() > before)).await?;
+struct Events {
+    sim: Sim,
+    admin: PgPool,
+    app: PgPool,
+    relays: Processes,
+    published: Published,
+    /// Number of kills.
+    round: usize,
+    _world: World,
+    _config: tempfile::NamedTempFile,
+}
 
-        let victim = kill % RELAYS;
-        dead.push(processor(&relays[victim])?);
-        relays[victim].process.child.kill()?;
-        relays[victim] = Server::start(&world, "relay", &more)?;
-        make_stale(&admin, &dead).await?;
+impl Events {
+    async fn start(plan: &Plan) -> anyhow::Result<Self> {
+        let mut arguments = vec!["--secret".to_owned(), SECRET.to_owned()];
+        arguments.extend(plan.sim_arguments());
+        let sim = Sim::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let world = World::new().await?;
+        let (admin, app) = (world.client("postgres").await?, world.client("postrider_app").await?);
+        record_claims(&admin).await?;
+        let config = world.config(&format!(
+            "{}[relay]\ndelivery_timeout_seconds = 1\npoll_interval_ms = 50\n",
+            sim.sink("crash", SECRET)
+        ))?;
+        let launch = Launch::role(config.path().to_owned(), "relay");
+        let relays = Processes::start(launch, RELAYS).await?;
+        let published = Published::default();
+        Ok(Self { sim, admin, app, relays, published, round: 0, _world: world, _config: config })
     }
-    published.end_the_slow_ones().await?;
-    eventually("every committed event is processed", async || {
-        make_stale(&admin, &dead).await?;
-        let waiting = sqlx::query_scalar::<_, i64>(
-            "select count(*) from m10_recovery.outbox where processed_at is null",
+
+    fn received(&self) -> anyhow::Result<u64> {
+        Ok(std::fs::metadata(&self.sim.receipts)?.len())
+    }
+
+    /// Adds the relays that have started, and ages the claims of the dead ones.
+    async fn recover(&mut self) -> anyhow::Result<()> {
+        self.relays.complete_starts(1).await?;
+        make_stale(&self.admin, &self.relays.silent()).await
+    }
+}
+
+impl Workload for Events {
+    type Report = Report;
+
+    async fn advance(&mut self, _: &mut SeededRandom) -> anyhow::Result<()> {
+        self.published.publish(&self.app, self.round).await?;
+        self.round += 1;
+        let before = self.received()?;
+        let mut progress = Progress::default();
+        loop {
+            let now = self.received()?;
+            if now > before {
+                return Ok(());
+            }
+            anyhow::ensure!(progress.goes_on(now), "nothing is delivered");
+            self.recover().await?;
+            pause().await;
+        }
+    }
+
+    async fn inject(&mut self, fault: Fault, random: &mut SeededRandom) -> anyhow::Result<bool> {
+        anyhow::ensure!(fault == KILL, "events have no {fault}");
+        let holders = "select distinct claimed_by from m10_recovery.outbox where processed_at is null and claimed_by is not null";
+        let holders = texts(&self.admin, holders).await?;
+        let victim = self.relays.kill_one(random, |one| holders.contains(&one.name))?;
+        let held = format!(
+            "select count(*) from m10_recovery.outbox where processed_at is null and claimed_by = '{victim}'"
         );
-        Ok(waiting.fetch_one(&admin).await? == 0)
-    })
-    .await?;
-    drop(relays);
-
-    let receipts = sim.receipts()?;
-    let arrived: BTreeSet<i64> = receipts.iter().filter(|receipt| receipt["acted"] == true).map(id).collect();
-    let lost: Vec<&i64> = published.committed.difference(&arrived).collect();
-    let phantoms: Vec<&i64> = arrived.intersection(&published.rolled_back).collect();
-    assert!(lost.is_empty(), "{} committed events never arrived: {lost:?}", lost.len());
-    assert!(phantoms.is_empty(), "events of rolled-back transactions arrived: {phantoms:?}");
-    assert_eq!(arrived, published.committed, "nothing else arrived");
-    assert!(receipts.iter().all(|receipt| receipt["verified"] == true), "every request was signed");
-
-    // The run must have been as hard as it claims.
-    assert_eq!((dead.len(), published.committed.len() + published.rolled_back.len()), (KILLS, EVENTS));
-    assert!(published.rolled_back.len() >= EVENTS / 20);
-    let mut faults: HashMap<&str, usize> = HashMap::new();
-    for receipt in &receipts {
-        *faults.entry(receipt["fault"].as_str().unwrap_or("none")).or_default() += 1;
+        Ok(number(&self.admin, held).await? > 0)
     }
-    for fault in FAULTS {
-        let name = fault.split('=').next().unwrap_or_default();
-        assert!(faults.get(name).is_some_and(|count| *count >= 20), "{name} hardly ever struck: {faults:?}");
+
+    async fn finish(&mut self) -> anyhow::Result<Audit<Report>> {
+        self.published.end_the_slow_ones().await?;
+        let mut progress = Progress::default();
+        loop {
+            let waiting = "select count(*) from m10_recovery.outbox where processed_at is null";
+            let now = (number(&self.admin, waiting).await?, self.received()?);
+            if now.0 == 0 {
+                break;
+            }
+            anyhow::ensure!(progress.goes_on(now), "{} committed events are never processed", now.0);
+            self.recover().await?;
+            pause().await;
+        }
+        self.relays.drain().await?;
+
+        let receipts = self.sim.receipts()?;
+        let faults = provider_faults(receipts.iter().map(|receipt| receipt["fault"].as_str()));
+        let (early, claims) = claims(&self.admin).await?;
+        let Published { committed, rolled_back, .. } = &self.published;
+        let facts = Facts {
+            committed: committed.clone(),
+            rolled_back: rolled_back.clone(),
+            receipts: receipts.iter().map(Receipt::of).collect(),
+            claims,
+            early,
+        };
+        let counts = vec![
+            Count::new("events committed", committed.len(), EVENTS * 8 / 10),
+            Count::new("events rolled back", rolled_back.len(), EVENTS / 20),
+            Count::new("events", committed.len() + rolled_back.len(), EVENTS),
+            Count::new("requests", receipts.len(), committed.len()),
+        ];
+        Ok(Audit { report: audit(&facts), counts, provider_faults: faults })
     }
-    eprintln!(
-        "{KILLS} kills, seed {seed}: {} events committed, {} rolled back, {} requests, faults {faults:?}",
-        published.committed.len(),
-        published.rolled_back.len(),
-        receipts.len()
-    );
-    attempts_respect_process_after(&admin, &receipts).await
 }
 
 /// Publishes in transactions of ten: most commit, some roll back, some stay open for a while and commit late.
@@ -139,16 +186,6 @@ impl Published {
     }
 }
 
-fn id(receipt: &Value) -> i64 {
-    receipt["webhook_id"].as_str().and_then(|id| id.parse().ok()).unwrap_or(-1)
-}
-
-/// Under which name this relay claims.
-fn processor(relay: &Server) -> anyhow::Result<String> {
-    let line: Value = serde_json::from_str(&relay.process.wait_for_line("the relay is running")?)?;
-    Ok(line["processor"].as_str().unwrap_or_default().to_owned())
-}
-
 /// What five minutes would do to the claims of the dead.
 async fn make_stale(admin: &PgPool, dead: &[String]) -> anyhow::Result<()> {
     sqlx::query(
@@ -182,24 +219,150 @@ async fn record_claims(admin: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No claim came before its time, and no request without a claim of its own.
-async fn attempts_respect_process_after(admin: &PgPool, receipts: &[Value]) -> anyhow::Result<()> {
-    let early: i64 =
-        sqlx::query_scalar("select count(*) from public.claims where process_after > claimed_at")
-            .fetch_one(admin)
-            .await?;
-    assert_eq!(early, 0, "claims before process_after");
-
+/// Early claims, and how often each event was claimed.
+async fn claims(admin: &PgPool) -> anyhow::Result<(i64, BTreeMap<i64, usize>)> {
+    let early = number(admin, "select count(*) from public.claims where process_after > claimed_at").await?;
     let rows =
         sqlx::query("select id, count(*) as claims from public.claims group by id").fetch_all(admin).await?;
-    let claims: HashMap<i64, i64> = rows.iter().map(|row| (row.get("id"), row.get("claims"))).collect();
-    let mut requests: HashMap<i64, i64> = HashMap::new();
-    for receipt in receipts {
-        *requests.entry(id(receipt)).or_default() += 1;
+    let claims = |row: &sqlx::postgres::PgRow| {
+        Ok((row.try_get("id")?, usize::try_from(row.try_get::<i64, _>("claims")?)?))
+    };
+    Ok((early, rows.iter().map(claims).collect::<anyhow::Result<_>>()?))
+}
+
+/// A request, as the receiver recorded it.
+#[derive(Debug, Clone)]
+struct Receipt {
+    event: i64,
+    acted: bool,
+    verified: bool,
+}
+
+impl Receipt {
+    fn of(line: &Value) -> Self {
+        let event = line["webhook_id"].as_str().and_then(|id| id.parse().ok()).unwrap_or(-1);
+        Self { event, acted: line["acted"] == true, verified: line["verified"] == true }
     }
-    for (id, count) in requests {
-        let allowed = claims.get(&id).copied().unwrap_or_default();
-        assert!(count <= allowed, "event {id}: {count} requests under {allowed} claims");
+}
+
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    committed: BTreeSet<i64>,
+    rolled_back: BTreeSet<i64>,
+    receipts: Vec<Receipt>,
+    /// How often each event was claimed, by a record beside the system.
+    claims: BTreeMap<i64, usize>,
+    /// Number of claims before the time of their event.
+    early: i64,
+}
+
+/// What is wrong. Each list is empty if the guarantee held.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Report {
+    /// Committed, and never arrived.
+    lost: Vec<i64>,
+    /// Of a transaction that was rolled back, and arrived.
+    phantoms: Vec<i64>,
+    /// Arrived, and was never published.
+    unknown: Vec<i64>,
+    /// Requests without a valid signature.
+    unsigned: Vec<i64>,
+    /// Events with more requests than claims.
+    unclaimed: Vec<i64>,
+    early: i64,
+}
+
+impl Findings for Report {
+    fn findings(&self) -> Vec<(&'static str, Vec<String>)> {
+        let texts = |events: &[i64]| events.iter().map(ToString::to_string).collect();
+        vec![
+            ("committed and lost", texts(&self.lost)),
+            ("rolled back and delivered", texts(&self.phantoms)),
+            ("delivered and unknown", texts(&self.unknown)),
+            ("requests without a signature", texts(&self.unsigned)),
+            ("requests without a claim", texts(&self.unclaimed)),
+            (
+                "claims before their time",
+                (self.early > 0).then(|| self.early.to_string()).into_iter().collect(),
+            ),
+        ]
     }
-    Ok(())
+
+    fn summary(&self) -> String {
+        "events".to_owned()
+    }
+}
+
+fn audit(facts: &Facts) -> Report {
+    let arrived: BTreeSet<i64> =
+        facts.receipts.iter().filter(|receipt| receipt.acted).map(|receipt| receipt.event).collect();
+    let mut requests: BTreeMap<i64, usize> = BTreeMap::new();
+    for receipt in &facts.receipts {
+        *requests.entry(receipt.event).or_default() += 1;
+    }
+    let claims = |event: &i64| facts.claims.get(event).copied().unwrap_or_default();
+    let unknown = |event: &&i64| !facts.committed.contains(event) && !facts.rolled_back.contains(event);
+    let unsigned = facts.receipts.iter().filter(|receipt| !receipt.verified).map(|receipt| receipt.event);
+    Report {
+        lost: facts.committed.difference(&arrived).copied().collect(),
+        phantoms: arrived.intersection(&facts.rolled_back).copied().collect(),
+        unknown: arrived.iter().filter(unknown).copied().collect(),
+        unsigned: unsigned.collect(),
+        unclaimed: requests.iter().filter(|(id, count)| **count > claims(id)).map(|(id, _)| *id).collect(),
+        early: facts.early,
+    }
+}
+
+/// Two events, the second of which was requested twice, and one that was rolled back.
+fn good() -> Facts {
+    let receipt = |event, acted| Receipt { event, acted, verified: true };
+    Facts {
+        committed: [1, 2].into(),
+        rolled_back: [3].into(),
+        receipts: vec![receipt(1, true), receipt(2, false), receipt(2, true)],
+        claims: [(1, 1), (2, 2)].into(),
+        early: 0,
+    }
+}
+
+#[test]
+fn the_auditor_finds_each_fact_that_is_broken() {
+    type Break = fn(&mut Facts);
+    assert_eq!(audit(&good()), Report::default());
+    let broken: [(&str, Break, Report); 7] = [
+        ("lost", |facts| drop(facts.receipts.remove(0)), Report { lost: vec![1], ..Report::default() }),
+        (
+            "not acted on",
+            |facts| facts.receipts[0].acted = false,
+            Report { lost: vec![1], ..Report::default() },
+        ),
+        (
+            "rolled back",
+            |facts| facts.rolled_back.extend(facts.committed.take(&1)),
+            Report { phantoms: vec![1], ..Report::default() },
+        ),
+        (
+            "unknown",
+            |facts| facts.committed.retain(|event| *event != 2),
+            Report { unknown: vec![2], ..Report::default() },
+        ),
+        (
+            "unsigned",
+            |facts| facts.receipts[1].verified = false,
+            Report { unsigned: vec![2], ..Report::default() },
+        ),
+        (
+            "unclaimed",
+            |facts| facts.claims.extend([(2, 1)]),
+            Report { unclaimed: vec![2], ..Report::default() },
+        ),
+        ("early", |facts| facts.early = 1, Report { early: 1, ..Report::default() }),
+    ];
+    for (name, change, expected) in broken {
+        let mut facts = good();
+        change(&mut facts);
+        let report = audit(&facts);
+        assert_eq!(report, expected, "{name}");
+        assert!(!report.is_clean(), "{name}");
+    }
 }

@@ -14,7 +14,7 @@ use super::{
     endpoint::{Does, Endpoint, JSON},
 };
 use crate::{
-    campaigns::crash::send,
+    http::send,
     sql::{execute, texts},
     world::{MASTER_KEY, Server, Sim, eventually},
 };

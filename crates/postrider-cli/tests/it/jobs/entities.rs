@@ -1,5 +1,7 @@
 //! JSON objects that are easy to get wrong, as texts: written by hand, and made by the thousand, the same at every run.
 
+use postrider_testkit::crash::SeededRandom;
+
 /// Objects that somebody thought of.
 pub fn written() -> Vec<String> {
     let mut all: Vec<String> = [
@@ -71,20 +73,16 @@ pub fn powers_of_two() -> Vec<String> {
 
 /// So many objects that nobody thought of.
 pub fn made(count: usize) -> Vec<String> {
-    let mut dice = Dice(7);
-    (0..count).map(|_| dice.object(3)).collect()
+    let mut values = Values(SeededRandom(7));
+    (0..count).map(|_| values.object(3)).collect()
 }
 
-/// Numbers that follow from a seed (splitmix64), and what is made of them.
-struct Dice(u64);
+/// JSON values that follow from a seed.
+struct Values(SeededRandom);
 
-impl Dice {
+impl Values {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     fn below(&mut self, n: u64) -> u64 {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::works::{OFTEN, SECRET, Schedule, Works, launch, soon, stop};
 use crate::{
-    dying::{By, all, all_are_tried},
+    exits::{Exit, all, all_are_tried},
     sql::execute,
     world::{Sim, eventually},
 };
@@ -38,21 +38,21 @@ const DYING: &[(&str, End, Option<End>)] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_run_ends_once_wherever_its_process_dies() -> anyhow::Result<()> {
     all_are_tried(JOB_POINTS, DYING.iter().map(|(point, ..)| *point));
-    runs(|_, _| By::Kill).await
+    runs(|_, _| Exit::Kill).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn a_run_ends_once_wherever_its_process_panics() -> anyhow::Result<()> {
     runs(|point, kind| match point {
-        "run.before_call" | "run.after_call" => By::PanicOfOne,
+        "run.before_call" | "run.after_call" => Exit::PanicOfOne,
         // It ends with what it did, so whoever performs it writes that down.
-        "run.ended" | "run.after_end" if kind == "sql" => By::PanicOfOne,
-        _ => By::Panic,
+        "run.ended" | "run.after_end" if kind == "sql" => Exit::PanicOfOne,
+        _ => Exit::Panic,
     })
     .await
 }
 
-async fn runs(by: fn(&str, &str) -> By) -> anyhow::Result<()> {
+async fn runs(by: fn(&str, &str) -> Exit) -> anyhow::Result<()> {
     let cases = DYING.iter().flat_map(|(point, http, sql)| {
         [Some(("http", *http)), sql.map(|end| ("sql", end))]
             .into_iter()
@@ -62,7 +62,7 @@ async fn runs(by: fn(&str, &str) -> By) -> anyhow::Result<()> {
     all(cases).await
 }
 
-async fn dies(point: &'static str, by: By, kind: &'static str, end: End) -> anyhow::Result<()> {
+async fn dies(point: &'static str, by: Exit, kind: &'static str, end: End) -> anyhow::Result<()> {
     let (retries, attempts) = end;
     let sim = if kind == "http" { Some(Sim::start(&["--secret", SECRET])?) } else { None };
     let works = Works::new().await?;
@@ -78,14 +78,14 @@ async fn dies(point: &'static str, by: By, kind: &'static str, end: End) -> anyh
         works.invoke("f", 1, &json!({}), false).await?;
     }
     // Only a process that lives on takes up what it lost. The others must not hear between a commit and their death that the run is over.
-    let lease = if by == By::PanicOfOne { 4 } else { 60 };
+    let lease = if by == Exit::PanicOfOne { 4 } else { 60 };
     let config = works.world.config(&format!("{OFTEN}lease_seconds = {lease}\n"))?;
     if is_firing {
         // The process that dies while it fires must not have claimed the run as well.
         execute(&works.admin, "revoke execute on function jobs.claim_runs from postrider_worker").await?;
     }
     let mut victim = launch(&config, &by.environment(point))?;
-    if by == By::PanicOfOne {
+    if by == Exit::PanicOfOne {
         // It lives, and takes up by itself what it has let go.
         eventually("the run has ended", async || {
             Ok(works.count(ENDED).await? > 0 && works.count(OPEN).await? == 0)
@@ -128,8 +128,8 @@ async fn a_run_whose_only_try_killed_its_process_is_a_dead_letter() -> anyhow::R
         let works = Works::new().await?;
         put(&works, Some(&sim.http_url), 0).await?;
         works.invoke("f", 1, &json!({ "a": 1 }), false).await?;
-        let (mut victim, _config) = works.launch(OFTEN, &By::Kill.environment(point))?;
-        By::Kill.ended(&mut victim)?;
+        let (mut victim, _config) = works.launch(OFTEN, &Exit::Kill.environment(point))?;
+        Exit::Kill.ended(&mut victim)?;
 
         let run = finish(&works).await?;
         assert_eq!((run.status.as_str(), run.retry_count), ("failed", 0), "{point}");

@@ -158,7 +158,7 @@ fn page(messages: &[Value], next: Option<&str>) -> (u16, Value) {
 }
 
 async fn search(thread: Option<&str>, answers: Vec<(u16, Value)>) -> (Result<Finding, Finding>, Vec<String>) {
-    let mut server = ScriptedServer::start(answers).await;
+    let server = ScriptedServer::start(answers);
     let slack = open(&json!({ "url": format!("{}/api/", server.url) }));
     let found = slack.search(Place { channel: "C1", thread }, NOW, &key(), "Fish & <chips>").await;
     (found, server.lines())

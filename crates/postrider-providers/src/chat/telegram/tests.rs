@@ -137,7 +137,7 @@ async fn no_outcome_repeats_the_token() {
         })
         .collect();
     let count = echoes.len();
-    let mut server = ScriptedServer::start(echoes).await;
+    let server = ScriptedServer::start(echoes);
     let telegram = open(&json!({ "url": server.url }));
     for _ in 0..count {
         let sent = http::send(&telegram.client, telegram.request(&chat(None))).await;

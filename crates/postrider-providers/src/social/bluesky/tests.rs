@@ -145,7 +145,7 @@ fn a_record_is_read_back_as_it_was_put() {
 #[tokio::test]
 async fn one_session_serves_many_calls_and_a_refused_one_is_replaced() {
     let answers = vec![session(), stored(), stored(), failure(400, "ExpiredToken"), session(), stored()];
-    let mut server = ScriptedServer::start(answers).await;
+    let server = ScriptedServer::start(answers);
     let bluesky = at(&server);
     for expected in ["delivered", "delivered", "not_sent", "delivered"] {
         assert_eq!(call(&bluesky).await.kind(), expected);
@@ -156,7 +156,7 @@ async fn one_session_serves_many_calls_and_a_refused_one_is_replaced() {
 #[tokio::test]
 async fn a_session_is_kept_for_the_same_account_and_no_other() {
     let answers = vec![session(), stored(), stored(), session(), stored(), session(), stored()];
-    let mut server = ScriptedServer::start(answers).await;
+    let server = ScriptedServer::start(answers);
     let settings = json!({ "identifier": "news.example.com", "url": server.url });
     let (sessions, account) = (Sessions::default(), ProviderAccountId::new());
     for (id, password) in
@@ -181,7 +181,7 @@ async fn without_a_session_nothing_is_sent_and_the_login_is_not_repeated() {
         failure(500, "InternalServerError"),
         (200, json!({ "accessJwt": "jwt-1" })),
     ] {
-        let mut server = ScriptedServer::start(vec![refusal]).await;
+        let server = ScriptedServer::start(vec![refusal]);
         let bluesky = at(&server);
         for _ in 0..3 {
             let Outcome::NotSent { reason, .. } = call(&bluesky).await else { panic!() };
@@ -197,7 +197,7 @@ async fn without_a_session_nothing_is_sent_and_the_login_is_not_repeated() {
 async fn a_look_up_reads_the_record_of_the_key() {
     let record =
         (200, json!({ "uri": uri(), "cid": "bafy", "value": { "$type": COLLECTION, "text": "Hello." } }));
-    let mut server = ScriptedServer::start(vec![session(), record, failure(400, "RecordNotFound")]).await;
+    let server = ScriptedServer::start(vec![session(), record, failure(400, "RecordNotFound")]);
     let (bluesky, rkey) = (at(&server), record_key(&key()));
     let found = bluesky.ask(&rkey, Some("Hello.")).await;
     assert!(matches!(found, Ok(Finding::Done { .. })), "{found:?}");

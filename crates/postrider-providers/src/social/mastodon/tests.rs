@@ -130,7 +130,7 @@ async fn posts_are_read_back_to_before_the_reservation() {
     };
     let list = "GET /api/v1/accounts/7/statuses?exclude_reblogs=true&limit=10";
     let ask = async |answers| {
-        let mut server = ScriptedServer::start(answers).await;
+        let server = ScriptedServer::start(answers);
         let mastodon = open(&json!({ "url": server.url }));
         let found = mastodon.search(made(), "Hello.").await;
         (found, server.lines())

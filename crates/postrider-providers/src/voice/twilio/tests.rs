@@ -210,8 +210,7 @@ async fn a_look_up_lists_calls_and_settles_nothing() {
         call("CA-before", "Mon, 02 Feb 2026 02:39:59 +0000"),
         call("CA-undated", "soon"),
     ] });
-    let mut server =
-        ScriptedServer::start(vec![(200, calls), (200, json!({ "calls": [] })), (401, json!({}))]).await;
+    let server = ScriptedServer::start(vec![(200, calls), (200, json!({ "calls": [] })), (401, json!({}))]);
     let mut settings = settings("https://postrider.example.com");
     settings["url"] = json!(server.url);
     let twilio = open(&settings);

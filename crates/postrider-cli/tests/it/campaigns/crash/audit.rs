@@ -1,18 +1,18 @@
-//! The auditor: what the provider wrote down beside what the database says. It reads; it trusts neither.
+//! The auditor compares the receipts of the provider with the database. It trusts neither.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 
+use postrider_testkit::crash::Findings;
 use uuid::Uuid;
 
-/// A line of the provider's own book.
+/// A receipt of the provider.
 #[derive(Debug, Clone)]
 pub struct Receipt {
     pub key: Option<String>,
     /// Where the provider knows the item by another name that follows from the key.
     pub record: Option<String>,
     pub acted: bool,
-    /// Whether it answered in such a way that nobody can know.
+    /// Whether its answer leaves it unknown whether it acted.
     pub left_in_doubt: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct Item {
     pub id: Uuid,
     pub status: String,
     pub in_doubt: bool,
-    /// Nobody, when its job gave up before it was tried.
+    /// None if its job gave up before it was tried.
     pub reserved_by: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub struct Facts {
     pub in_flight_max: usize,
 }
 
-/// What is wrong. Each list is empty when the promise was kept.
+/// What is wrong. Each list is empty if the guarantee held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Keys that the provider acted on more than once.
@@ -84,49 +84,33 @@ pub struct Report {
     /// In doubt, although its worker was never struck and the provider answered.
     pub doubt_without_cause: Vec<String>,
     pub in_doubt: usize,
-    /// What the blows and faults can account for.
+    /// What the faults can account for.
     pub in_doubt_max: usize,
 }
 
-impl Report {
-    pub fn is_clean(&self) -> bool {
-        self.duplicates.is_empty()
-            && self.never_sent.is_empty()
-            && self.sent_after_all.is_empty()
-            && self.forgotten.is_empty()
-            && self.without_a_row.is_empty()
-            && self.strange_rows.is_empty()
-            && self.inconsistent.is_empty()
-            && self.doubt_without_cause.is_empty()
-            && self.in_doubt <= self.in_doubt_max
+impl Findings for Report {
+    fn findings(&self) -> Vec<(&'static str, Vec<String>)> {
+        let unexplained = (self.in_doubt > self.in_doubt_max)
+            .then(|| format!("{} of at most {}", self.in_doubt, self.in_doubt_max));
+        vec![
+            ("duplicates", self.duplicates.clone()),
+            ("sent without a receipt", self.never_sent.clone()),
+            ("failed or skipped with a receipt", self.sent_after_all.clone()),
+            ("intended and forgotten", self.forgotten.iter().map(ToString::to_string).collect()),
+            ("receipts without a row", self.without_a_row.clone()),
+            ("strange rows", self.strange_rows.clone()),
+            ("inconsistent jobs and runs", self.inconsistent.clone()),
+            ("in doubt without a cause", self.doubt_without_cause.clone()),
+            ("more in doubt than faults explain", unexplained.into_iter().collect()),
+        ]
     }
-}
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lists: [(&str, usize, String); 8] = [
-            ("duplicates", self.duplicates.len(), some(&self.duplicates)),
-            ("sent without a receipt", self.never_sent.len(), some(&self.never_sent)),
-            ("failed or skipped with a receipt", self.sent_after_all.len(), some(&self.sent_after_all)),
-            ("intended and forgotten", self.forgotten.len(), some(&self.forgotten)),
-            ("receipts without a row", self.without_a_row.len(), some(&self.without_a_row)),
-            ("strange rows", self.strange_rows.len(), some(&self.strange_rows)),
-            ("inconsistent jobs and runs", self.inconsistent.len(), some(&self.inconsistent)),
-            ("in doubt without a cause", self.doubt_without_cause.len(), some(&self.doubt_without_cause)),
-        ];
-        for (name, count, some) in lists {
-            write!(f, "{name}: {count}{some}; ")?;
-        }
-        write!(
-            f,
+    fn summary(&self) -> String {
+        format!(
             "in doubt: {} of at most {}; still waiting: {}; given up: {}",
             self.in_doubt, self.in_doubt_max, self.waiting, self.given_up
         )
     }
-}
-
-fn some(list: &[impl fmt::Debug]) -> String {
-    if list.is_empty() { String::new() } else { format!(" {:?}", &list[..list.len().min(5)]) }
 }
 
 pub fn audit(facts: &Facts) -> Report {

@@ -1,5 +1,6 @@
-//! The auditor on made-up books: it finds each wrong, and nothing else.
+//! The auditor finds each fact that is broken, and nothing else.
 
+use postrider_testkit::crash::Findings as _;
 use uuid::Uuid;
 
 use super::audit::{Facts, Item, Job, Receipt, Report, Run, audit};
@@ -116,11 +117,11 @@ fn each_wrong_is_found_and_called_by_its_name() {
     ];
     for (name, change, found) in wrongs {
         let report = after(change);
-        assert_eq!(found(&report), 1, "{name}: {report}");
+        assert_eq!(found(&report), 1, "{name}: {report:?}");
         assert!(!report.is_clean(), "{name}");
         let lists = [&report.duplicates, &report.never_sent, &report.sent_after_all, &report.without_a_row];
         let others: usize = lists.iter().map(|list| list.len()).sum::<usize>() + report.strange_rows.len();
-        assert_eq!(others, 1, "{name} was taken for something else too: {report}");
+        assert_eq!(others, 1, "{name} was taken for something else too: {report:?}");
     }
 }
 
@@ -134,13 +135,13 @@ fn an_intended_item_without_a_row_waits_or_is_forgotten() {
         (job.status, job.outcome, job.counts) = ("failed".to_owned(), None, None);
         facts.runs[0].status = "running".to_owned();
     });
-    assert!(report.is_clean() && report.waiting == 1, "{report}");
+    assert!(report.is_clean() && report.waiting == 1, "{report:?}");
     // One that was given up has a row, and its job is dead.
     let report = after(|facts| {
         facts.items[2].reserved_by = None;
         facts.jobs[0].status = "dead".to_owned();
     });
-    assert!(report.is_clean() && report.given_up == 1, "{report}");
+    assert!(report.is_clean() && report.given_up == 1, "{report:?}");
 }
 
 #[test]
@@ -158,8 +159,8 @@ fn doubt_needs_a_cause() {
         facts.struck.clear();
         facts.receipts[0].left_in_doubt = true;
     });
-    assert!(report.is_clean(), "{report}");
-    // One blow leaves at most what was in flight.
+    assert!(report.is_clean(), "{report:?}");
+    // One fault leaves at most what was in flight.
     let report = after(|facts| {
         with_a_doubt(facts);
         facts.items[1].status = "queued".to_owned();
@@ -191,6 +192,6 @@ fn statuses_must_follow_from_the_items() {
     ];
     for (name, change) in wrongs {
         let report = after(change);
-        assert!(!report.inconsistent.is_empty() && !report.is_clean(), "{name}: {report}");
+        assert!(!report.inconsistent.is_empty() && !report.is_clean(), "{name}: {report:?}");
     }
 }

@@ -19,8 +19,7 @@ use sqlx::{PgPool, Row, postgres::PgRow};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::outside::send;
-use crate::world::MASTER_KEY;
+use crate::{http::send, world::MASTER_KEY};
 
 /// A process that works in this way on this database, with this provider.
 pub fn command(how: &str, database: &str, provider: &str) -> Command {

@@ -4,26 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use postrider_model::IdempotencyKey;
 use postrider_providers::social::record_key;
+use postrider_testkit::crash::provider_faults;
 use sqlx::Row;
 
 use super::{
     audit::{Facts, Item, Job, Run},
-    rig::{IN_FLIGHT_MAX, Rig},
+    setup::{IN_FLIGHT_MAX, Setup},
 };
 use crate::sql::number;
 
-/// The facts, and how often each fault of the provider struck.
+/// The facts, and how often each fault of the provider occurred.
 pub async fn gather(
-    rig: &Rig,
+    setup: &Setup,
     struck: BTreeMap<String, usize>,
 ) -> anyhow::Result<(Facts, BTreeMap<String, usize>)> {
-    let mut faults = BTreeMap::new();
-    let mut receipts = Vec::new();
-    for (receipt, fault) in rig.outside.book()? {
-        receipts.push(receipt);
-        *faults.entry(fault.unwrap_or_else(|| "none".to_owned())).or_default() += 1;
-    }
-    let (items, jobs, runs) = (items(rig).await?, jobs(rig).await?, runs(rig).await?);
+    let (mut receipts, faults): (Vec<_>, Vec<_>) = setup.provider.receipts()?.into_iter().unzip();
+    let faults = provider_faults(faults.iter().map(Option::as_deref));
+    let (items, jobs, runs) = (items(setup).await?, jobs(setup).await?, runs(setup).await?);
     let keys: HashMap<String, &String> = items
         .iter()
         .map(|item| (record_key(&IdempotencyKey::from_row(item.key.clone())), &item.key))
@@ -34,7 +31,7 @@ pub async fn gather(
     Ok((Facts { receipts, items, jobs, runs, struck, in_flight_max: IN_FLIGHT_MAX }, faults))
 }
 
-async fn items(rig: &Rig) -> anyhow::Result<Vec<Item>> {
+async fn items(setup: &Setup) -> anyhow::Result<Vec<Item>> {
     let rows = sqlx::query(
         "select item.idempotency_key,
                 item.idempotency_key = execution.outbox_key(run.id, item.recipient_id, run.key_part, run.scheduled_for)
@@ -43,7 +40,7 @@ async fn items(rig: &Rig) -> anyhow::Result<Vec<Item>> {
                 item.reserved_by
            from execution.channel_outbox as item join execution.campaign_runs as run on run.id = item.run_id",
     )
-    .fetch_all(&rig.admin)
+    .fetch_all(&setup.admin)
     .await?;
     let item = |row: &sqlx::postgres::PgRow| {
         Ok(Item {
@@ -59,11 +56,11 @@ async fn items(rig: &Rig) -> anyhow::Result<Vec<Item>> {
     rows.iter().map(item).collect()
 }
 
-async fn jobs(rig: &Rig) -> anyhow::Result<Vec<Job>> {
+async fn jobs(setup: &Setup) -> anyhow::Result<Vec<Job>> {
     let rows = sqlx::query(
         "select id, run_id, status, outcome, item_ids, succeeded, failed, skipped from execution.job_queue",
     )
-    .fetch_all(&rig.admin)
+    .fetch_all(&setup.admin)
     .await?;
     let count = |row: &sqlx::postgres::PgRow, name: &str| {
         row.try_get::<Option<i32>, _>(name).map(|count| count.and_then(|count| usize::try_from(count).ok()))
@@ -85,9 +82,10 @@ async fn jobs(rig: &Rig) -> anyhow::Result<Vec<Job>> {
     rows.iter().map(job).collect()
 }
 
-async fn runs(rig: &Rig) -> anyhow::Result<Vec<Run>> {
-    let rows =
-        sqlx::query("select id, status, intended from execution.campaign_runs").fetch_all(&rig.admin).await?;
+async fn runs(setup: &Setup) -> anyhow::Result<Vec<Run>> {
+    let rows = sqlx::query("select id, status, intended from execution.campaign_runs")
+        .fetch_all(&setup.admin)
+        .await?;
     let run = |row: &sqlx::postgres::PgRow| {
         let intended: i32 = row.try_get("intended")?;
         Ok(Run {
@@ -100,9 +98,9 @@ async fn runs(rig: &Rig) -> anyhow::Result<Vec<Run>> {
 }
 
 /// Items that were in doubt until their answer came after all.
-pub async fn settled_late(rig: &Rig) -> anyhow::Result<usize> {
+pub async fn settled_late(setup: &Setup) -> anyhow::Result<usize> {
     let sql = "select count(distinct item.id)
                  from execution.campaign_audit_log as log join execution.channel_outbox as item on item.id = log.outbox_id
                 where log.action = 'item.in_doubt' and item.status <> 'queued'";
-    Ok(usize::try_from(number(&rig.admin, sql).await?)?)
+    Ok(usize::try_from(number(&setup.admin, sql).await?)?)
 }

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::Scene;
 use crate::{
-    campaigns::crash::send,
+    http::send,
     sql::{number, tenant},
 };
 

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
-    campaigns::{crash::send, stage::Stage},
+    campaigns::stage::Stage,
+    http::send,
     sql::{execute, number, texts},
     world::{MASTER_KEY, Server, Sim, World, eventually, postrider, run_with_input},
 };

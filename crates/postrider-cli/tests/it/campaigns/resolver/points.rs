@@ -6,7 +6,7 @@ use postrider_store::postgres::crash::RESOLVER_POINTS;
 
 use super::{LEADS, OUTBOUND, Scene};
 use crate::{
-    dying::By,
+    exits::Exit,
     sql::execute,
     world::{Process, postrider},
 };
@@ -22,12 +22,12 @@ async fn a_resolver_that_dies_at_any_point_leaves_what_the_next_one_can_settle()
         let config = scene.world.config(OUTBOUND)?;
         let mut command = postrider();
         command
-            .envs(By::Kill.environment(point))
+            .envs(Exit::Kill.environment(point))
             .arg("--config")
             .arg(config.path())
             .args(["serve", "--roles", "resolver"]);
-        let mut dying = Process::start(&mut command)?;
-        By::Kill.ended(&mut dying).context(*point)?;
+        let mut process = Process::start(&mut command)?;
+        Exit::Kill.ended(&mut process).context(*point)?;
 
         // What the lease's end would do.
         execute(&scene.stage.admin, "update execution.doubts set held_until = now() - interval '1 second'")

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::world::PATIENCE;
+use crate::{http::parse_head, world::PATIENCE};
 
 /// An answer that comes piece by piece.
 pub struct Reading {
@@ -63,12 +63,7 @@ impl Reading {
             }
             lines.push(line.trim_end().to_owned());
         }
-        let status = lines.first().and_then(|line| line.split(' ').nth(1)).context("no status")?.parse()?;
-        let headers: Vec<(String, String)> = lines
-            .iter()
-            .filter_map(|line| line.split_once(": "))
-            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
-            .collect();
+        let (status, headers) = parse_head(lines.iter().map(String::as_str))?;
         let is_chunked =
             headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
         Ok(Self { stream, status, headers, is_chunked, is_over: false, text: Vec::new() })

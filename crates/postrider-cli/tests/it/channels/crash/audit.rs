@@ -1,10 +1,8 @@
-//! The auditor: what the vendors delivered and what the sim wrote down, beside what the database says. It reads; it trusts neither.
+//! The auditor compares what the vendors delivered and the receipts of the sim with the database. It trusts neither.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    fmt,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use postrider_testkit::crash::Findings;
 use uuid::Uuid;
 
 /// Vendors that are asked before they are called again.
@@ -43,7 +41,7 @@ pub struct Reply {
     pub provider_message_id: Option<String>,
 }
 
-/// A request to send, as the sim wrote it down.
+/// The receipt of the sim for a request to send.
 #[derive(Debug, Clone)]
 pub struct Receipt {
     pub provider: String,
@@ -62,7 +60,7 @@ pub struct Facts {
     pub claims: HashMap<Uuid, usize>,
 }
 
-/// What is wrong. Each list is empty when the promises were kept.
+/// What is wrong. Each list is empty if the guarantees held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Taken, and nowhere.
@@ -79,11 +77,11 @@ pub struct Report {
     pub never_arrived: Vec<String>,
     /// Sent under a name that the vendor did not give.
     pub misnamed: Vec<String>,
-    /// Dead, and nobody knows why.
+    /// Dead, without an error that says why.
     pub dead_without_reason: Vec<String>,
     /// The vendor was asked to send what is no reply.
     pub from_nowhere: Vec<String>,
-    /// More requests than claims: somebody called who did not hold the reply.
+    /// More requests than claims: a process called that did not hold the reply.
     pub unclaimed: Vec<String>,
     /// More than once at a vendor that can be asked, and was not asked.
     pub unasked: Vec<String>,
@@ -97,47 +95,33 @@ pub struct Report {
     pub claimed_again: usize,
 }
 
-impl Report {
-    fn lists(&self) -> [(&'static str, &Vec<String>); 12] {
-        [
-            ("taken and lost", &self.lost),
-            ("taken and not executed", &self.unexecuted),
-            ("executed without a reply", &self.without_reply),
-            ("replies without a message", &self.without_message),
-            ("stuck", &self.stuck),
-            ("sent without a receipt", &self.never_arrived),
-            ("sent under another name", &self.misnamed),
-            ("dead without a reason", &self.dead_without_reason),
-            ("receipts without a reply", &self.from_nowhere),
-            ("requests without a claim", &self.unclaimed),
-            ("twice without a question", &self.unasked),
-            ("claims not counted", &self.miscounted),
+impl Findings for Report {
+    fn findings(&self) -> Vec<(&'static str, Vec<String>)> {
+        vec![
+            ("taken and lost", self.lost.clone()),
+            ("taken and not executed", self.unexecuted.clone()),
+            ("executed without a reply", self.without_reply.clone()),
+            ("replies without a message", self.without_message.clone()),
+            ("stuck", self.stuck.clone()),
+            ("sent without a receipt", self.never_arrived.clone()),
+            ("sent under another name", self.misnamed.clone()),
+            ("dead without a reason", self.dead_without_reason.clone()),
+            ("receipts without a reply", self.from_nowhere.clone()),
+            ("requests without a claim", self.unclaimed.clone()),
+            ("twice without a question", self.unasked.clone()),
+            ("claims not counted", self.miscounted.clone()),
         ]
     }
 
-    pub fn is_clean(&self) -> bool {
-        self.lists().iter().all(|(_, list)| list.is_empty())
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
+    fn summary(&self) -> String {
+        format!(
             "{} sent, {} dead, {} claimed more than once; twice at the vendor: {:?}",
             self.sent, self.dead, self.claimed_again, self.duplicates
-        )?;
-        for (name, list) in self.lists() {
-            write!(f, "{name}: {}; ", list.len())?;
-            if !list.is_empty() {
-                write!(f, "{:?}; ", &list[..list.len().min(5)])?;
-            }
-        }
-        Ok(())
+        )
     }
 }
 
-/// Everything is over: nobody works any more.
+/// Compares the facts after all work has ended.
 pub fn audit(facts: &Facts) -> Report {
     let mut report = Report::default();
     compare_messages(facts, &mut report);

@@ -1,7 +1,8 @@
-//! The auditor finds what it is there to find: each fact is broken once.
+//! The auditor finds each fact that is broken.
 
 use std::collections::BTreeMap;
 
+use postrider_testkit::crash::Findings as _;
 use uuid::Uuid;
 
 use super::audit::{Facts, Message, Receipt, Reply, Report, Said, audit};

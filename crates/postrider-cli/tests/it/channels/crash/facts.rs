@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use postrider_testkit::crash::provider_faults;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ pub async fn record_claims(admin: &PgPool) -> anyhow::Result<()> {
     Ok(execute(admin, sql).await?)
 }
 
-/// The facts, and how often each fault struck a request to send.
+/// The facts, and how often each fault occurred at a request to send.
 pub async fn gather(
     bots: &Bots,
     sim: &Sim,
@@ -37,11 +38,11 @@ pub async fn gather(
 ) -> anyhow::Result<(Facts, BTreeMap<String, usize>)> {
     let said = (0..delivered.messages)
         .map(|n| Said { text: text(vendor_of(n), n), was_taken: delivered.taken.contains(&n) });
-    let mut faults = BTreeMap::new();
+    let lines = sim.receipts()?;
+    let faults = provider_faults(lines.iter().map(|line| line["fault"].as_str()));
     let mut receipts = Vec::new();
-    for line in sim.receipts()? {
+    for line in lines {
         let text = |name: &str| line[name].as_str().map(str::to_owned);
-        *faults.entry(text("fault").unwrap_or_else(|| "none".to_owned())).or_default() += 1;
         receipts.push(Receipt {
             provider: text("provider").unwrap_or_default(),
             text: text("text").unwrap_or_default(),

@@ -1,5 +1,6 @@
 //! A dispatcher that stood still for too long: what it has to say afterwards changes nothing.
 
+use postrider_testkit::crash::freeze;
 use serde_json::json;
 
 use crate::{
@@ -29,17 +30,6 @@ fn hold(sim: &Sim, vendor: Vendor, calls: &[(&str, u64)]) -> anyhow::Result<()> 
     control(sim, "/faults/rules", &json!(rules))
 }
 
-fn is_frozen(serving: &Serving) -> anyhow::Result<bool> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", serving.process.child.id()))?;
-    for task in tasks {
-        let stat = std::fs::read_to_string(task?.path().join("stat"))?;
-        if !stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_late_result_of_a_stale_dispatcher_changes_nothing() -> anyhow::Result<()> {
     // It hears that all went well, or that nobody knows; and its successor has called again, or has only asked.
@@ -50,8 +40,7 @@ async fn the_late_result_of_a_stale_dispatcher_changes_nothing() -> anyhow::Resu
         let stale = Serving::start(&bots.world, "dispatcher", OFTEN)?;
         let reply = bots.reply(vendor, 1).await?;
         eventually("the call is held", async || Ok(received(&sim, vendor, 1)?.len() == 1)).await?;
-        stale.process.signal("STOP")?;
-        eventually("it stands still", async || is_frozen(&stale)).await?;
+        tokio::task::block_in_place(|| freeze(&stale.process))?;
         let held = bots.row(reply).await?;
         assert_eq!(
             (held.status.as_str(), held.claims),

@@ -1,5 +1,6 @@
 //! The auditor finds what it is there to find: each fact is broken once.
 
+use postrider_testkit::crash::Findings as _;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -154,7 +155,7 @@ fn broken(breaks: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = good();
     breaks(&mut facts);
     let report = audit(&facts);
-    assert!(!report.is_clean(), "{report}");
+    assert!(!report.is_clean(), "{report:?}");
     report
 }
 
@@ -166,7 +167,7 @@ fn changes(facts: &mut Facts, n: usize) -> Vec<&mut Change> {
 #[test]
 fn a_good_day_is_clean_and_counted() {
     let report = audit(&good());
-    assert!(report.is_clean(), "{report}");
+    assert!(report.is_clean(), "{report:?}");
     let counted = (report.retries, report.recovered, report.dead_letters);
     assert_eq!((counted, report.statuses["completed"], report.statuses["failed"]), ((3, 1, 1), 3, 1));
 }
@@ -289,7 +290,7 @@ fn no_firing_is_lost_and_each_has_its_run() {
     let of_another_grain = broken(|facts| facts.runs[2].grain_start = MINUTE);
     let every_grain = broken(|facts| facts.schedules[0].grain = MINUTE);
     for report in [first, last, waits, without_reason, alone, of_another_grain, every_grain] {
-        assert_eq!(report.firings.len(), 1, "{report}");
+        assert_eq!(report.firings.len(), 1, "{report:?}");
     }
     assert_eq!(between.firings.len(), 2);
     let mixed_up = broken(|facts| facts.runs[2].scheduled_for = Some(-MINUTE));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use postrider_testkit::crash::provider_faults;
 use sqlx::PgPool;
 use uuid::Uuid;
 
@@ -30,7 +31,7 @@ pub async fn record_changes(admin: &PgPool) -> anyhow::Result<()> {
 
 /// A schedule as the test set it.
 #[derive(Debug, Clone, Copy)]
-pub struct Sown {
+pub struct Scheduled {
     pub id: Uuid,
     /// When it was due first, in microseconds.
     pub first: i64,
@@ -40,17 +41,17 @@ pub struct Sown {
 /// Five minutes, which is the grain of whatever is scheduled.
 const GRAIN: i64 = 300_000_000;
 
-/// The facts, and how often each fault struck.
+/// The facts, and how often each fault of the functions occurred.
 pub async fn gather(
     works: &Works,
     sim: &Sim,
     acquired: HashSet<Uuid>,
-    sown: &[Sown],
+    scheduled: &[Scheduled],
 ) -> anyhow::Result<(Facts, BTreeMap<String, usize>)> {
-    let mut faults = BTreeMap::new();
+    let lines = sim.receipts()?;
+    let faults = provider_faults(lines.iter().map(|line| line["fault"].as_str()));
     let mut receipts = Vec::new();
-    for line in sim.receipts()? {
-        *faults.entry(line["fault"].as_str().unwrap_or("none").to_owned()).or_default() += 1;
+    for line in lines {
         receipts.push(Receipt {
             run: line["webhook_id"].as_str().unwrap_or_default().to_owned(),
             attempt: line["attempt"].as_i64().unwrap_or_default().try_into()?,
@@ -60,7 +61,7 @@ pub async fn gather(
         });
     }
     let mut schedules = Vec::new();
-    for Sown { id, first, step } in sown.iter().copied() {
+    for Scheduled { id, first, step } in scheduled.iter().copied() {
         let sql =
             "select (extract(epoch from next_fire_at) * 1000000)::bigint from jobs.schedules where id = $1";
         let next = sqlx::query_scalar(sql).bind(id).fetch_one(&works.admin).await?;

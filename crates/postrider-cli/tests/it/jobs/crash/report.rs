@@ -1,10 +1,8 @@
 //! What the auditor is shown, and what it finds.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    fmt,
-};
+use std::collections::{BTreeMap, HashSet};
 
+use postrider_testkit::crash::Findings;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -42,7 +40,7 @@ pub struct Run {
     pub created_at: Micros,
 }
 
-/// A change of a run, as a trigger of the test wrote it down: made, claimed, or another state.
+/// A change of a run, recorded by a trigger of the test: made, claimed, or another state.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct Change {
     pub run: Uuid,
@@ -78,7 +76,7 @@ pub struct Effect {
     pub input: Option<Value>,
 }
 
-/// A call, as the sim wrote it down.
+/// The receipt of the sim for a call.
 #[derive(Debug, Clone)]
 pub struct Receipt {
     pub run: String,
@@ -130,7 +128,7 @@ pub struct Facts {
     pub allowance: Micros,
 }
 
-/// What is wrong. Each list is empty when the promises were kept.
+/// What is wrong. Each list is empty if the guarantees held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Neither completed nor failed for good, although everything is over.
@@ -163,42 +161,28 @@ pub struct Report {
     pub dead_letters: usize,
 }
 
-impl Report {
-    fn lists(&self) -> [(&'static str, &Vec<String>); 12] {
-        [
-            ("without an end", &self.unfinished),
-            ("acquired and lost", &self.lost),
-            ("wrong letters", &self.letters),
-            ("retries not counted", &self.miscounted),
-            ("retries at a wrong time", &self.misstepped),
-            ("calls without a claim", &self.uncalled_for),
-            ("completed without a call", &self.never_called),
-            ("wrong effects", &self.effects),
-            ("wrong firings", &self.firings),
-            ("runs without a firing", &self.unscheduled),
-            ("two under one key", &self.doubled),
-            ("blocked", &self.blocked),
+impl Findings for Report {
+    fn findings(&self) -> Vec<(&'static str, Vec<String>)> {
+        vec![
+            ("without an end", self.unfinished.clone()),
+            ("acquired and lost", self.lost.clone()),
+            ("wrong letters", self.letters.clone()),
+            ("retries not counted", self.miscounted.clone()),
+            ("retries at a wrong time", self.misstepped.clone()),
+            ("calls without a claim", self.uncalled_for.clone()),
+            ("completed without a call", self.never_called.clone()),
+            ("wrong effects", self.effects.clone()),
+            ("wrong firings", self.firings.clone()),
+            ("runs without a firing", self.unscheduled.clone()),
+            ("two under one key", self.doubled.clone()),
+            ("blocked", self.blocked.clone()),
         ]
     }
 
-    pub fn is_clean(&self) -> bool {
-        self.lists().iter().all(|(_, list)| list.is_empty())
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
+    fn summary(&self) -> String {
+        format!(
             "{:?}; {} retries, {} recovered, {} dead letters",
             self.statuses, self.retries, self.recovered, self.dead_letters
-        )?;
-        for (name, list) in self.lists() {
-            write!(f, "{name}: {}; ", list.len())?;
-            if !list.is_empty() {
-                write!(f, "{:?}; ", &list[..list.len().min(5)])?;
-            }
-        }
-        Ok(())
+        )
     }
 }

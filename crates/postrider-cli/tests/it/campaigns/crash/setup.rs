@@ -11,13 +11,13 @@ use std::{
 
 use anyhow::Context;
 use postrider_store::postgres::pool;
+use postrider_testkit::crash::{Launch, SeededRandom};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use super::{
-    crew::Start,
-    outside::Outside,
-    plan::{Dice, Plan, Route},
+    plan::{Plan, Route},
+    provider::Provider,
 };
 use crate::{
     campaigns::stage::Stage,
@@ -26,7 +26,7 @@ use crate::{
     world::{MASTER_KEY, Process, postrider, run, signing_pool},
 };
 
-/// Items of one run. Small jobs, so that a blow hits many of them at different points.
+/// Items of one run. Small jobs, so that a fault hits many of them at different points.
 const RUN_ITEMS: usize = 1000;
 const JOB_ITEMS: usize = 50;
 /// What a worker may hold: at most so many items are reserved and not settled.
@@ -39,16 +39,16 @@ const CALL_SECONDS: u64 = 3;
 const CALL_WITHIN_SECONDS: u64 = 2;
 pub const QUIET_SECONDS: u64 = 10;
 
-/// Tells a process which rig it belongs to.
-pub const RIG: &str = "CRASH_RIG";
+/// The variable with the setup that a process belongs to.
+pub const SETUP: &str = "CRASH_SETUP";
 
-pub struct Rig {
+pub struct Setup {
     pub postgres: Postgres,
-    pub outside: Outside,
+    pub provider: Provider,
     pub admin: PgPool,
     config: tempfile::NamedTempFile,
-    /// Hears what providers have to say; nobody strikes it.
-    ear: Option<(Process, String)>,
+    /// Receives the callbacks of providers. No fault hits it.
+    callbacks: Option<(Process, String)>,
     roles: &'static str,
     routes: &'static [Route],
     stages: Vec<Stage>,
@@ -56,7 +56,7 @@ pub struct Rig {
     pub intended: usize,
 }
 
-impl Rig {
+impl Setup {
     pub async fn new(plan: &Plan) -> anyhow::Result<Self> {
         let postgres = Postgres::start().await?;
         let url = postgres.url("postgres");
@@ -64,21 +64,32 @@ impl Rig {
         anyhow::ensure!(migrated.code == 0, "{}", migrated.stderr);
         let options = sqlx::postgres::PgPoolOptions::new().max_connections(4);
         let admin = options.connect(&url).await?;
-        // Attempts are for jobs that kill their workers. Here somebody else does, hundreds of times.
+        // Attempts end jobs that kill their workers. Here the test kills them, hundreds of times.
         execute(&admin, "alter table execution.job_queue alter column max_attempts set default 100000")
             .await?;
         watch(&url)?;
-        let outside = Outside::start(plan.seed, &plan.rates, &url)?;
+        let provider = Provider::start(&plan.faults, &url)?;
         let config = config(&postgres, plan)?;
-        let ear = if plan.settles { Some(listen(config.path(), &url)?) } else { None };
+        let callbacks = if plan.settles { Some(listen(config.path(), &url)?) } else { None };
         let roles = if plan.settles { "campaigns,resolver" } else { "campaigns" };
         let (stages, routes) = (Vec::new(), plan.routes);
-        let mut rig =
-            Self { postgres, outside, admin, config, ear, roles, routes, stages, runs: 0, intended: 0 };
+        let mut setup = Self {
+            postgres,
+            provider,
+            admin,
+            config,
+            callbacks,
+            roles,
+            routes,
+            stages,
+            runs: 0,
+            intended: 0,
+        };
         for name in ["north", "south"] {
-            rig.stages.push(rig.stage(name).await?);
+            let stage = setup.stage(name).await?;
+            setup.stages.push(stage);
         }
-        Ok(rig)
+        Ok(setup)
     }
 
     async fn stage(&self, name: &str) -> anyhow::Result<Stage> {
@@ -96,7 +107,7 @@ impl Rig {
             stage.account_through(&app, account, account, &settings, secret).await?;
         }
         app.close().await;
-        if self.ear.is_some() {
+        if self.callbacks.is_some() {
             // What the vendors allow would make this a long day.
             let limits = "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'";
             execute(&self.admin, limits).await?;
@@ -107,13 +118,13 @@ impl Rig {
 
     /// An account at the sim's likeness of a provider.
     fn account(&self, provider: &str) -> anyhow::Result<(Value, &'static str)> {
-        let outside = &self.outside.http_url;
-        let ear = self.ear.as_ref().map(|(_, url)| url.as_str()).unwrap_or_default();
-        let url = |face: &str| format!("{outside}{face}");
+        let sim = &self.provider.http_url;
+        let callbacks = self.callbacks.as_ref().map(|(_, url)| url.as_str()).unwrap_or_default();
+        let url = |face: &str| format!("{sim}{face}");
         Ok(match provider {
-            "sim" => (json!({ "url": outside }), ""),
+            "sim" => (json!({ "url": sim }), ""),
             "smtp" => {
-                let port = self.outside.smtp_port;
+                let port = self.provider.smtp_port;
                 let server = json!({ "host": "127.0.0.1", "port": port, "security": "none", "from": "news@example.com" });
                 (server, "")
             }
@@ -121,7 +132,7 @@ impl Rig {
             "twilio" => {
                 let sid = format!("AC{}", "0123456789abcdef".repeat(2));
                 let (from, url) = ("+15005550006", url("/twilio"));
-                (json!({ "account_sid": sid, "from": from, "callback_url": ear, "url": url }), "token")
+                (json!({ "account_sid": sid, "from": from, "callback_url": callbacks, "url": url }), "token")
             }
             "mastodon" => (json!({ "url": url("/mastodon") }), "token"),
             "bluesky" => (json!({ "identifier": "news.example.com", "url": url("/bluesky") }), "password"),
@@ -130,13 +141,13 @@ impl Rig {
         })
     }
 
-    /// How the workers are started.
-    pub fn server(&self) -> Start {
+    /// How workers are started.
+    pub fn workers(&self) -> Launch {
         let (config, url) = (self.config.path().to_owned(), self.postgres.url("postgres"));
         let roles = self.roles;
-        Arc::new(move || {
+        launch(move || {
             let mut command = postrider();
-            command.env(RIG, &url);
+            command.env(SETUP, &url);
             command.arg("--config").arg(&config).args(["serve", "--roles", roles]);
             command
         })
@@ -220,14 +231,14 @@ impl Rig {
     }
 
     /// Ends one connection of a worker, and says whether there was one.
-    pub async fn cut(&self, dice: &mut Dice) -> anyhow::Result<bool> {
+    pub async fn cut(&self, random: &mut SeededRandom) -> anyhow::Result<bool> {
         let sql = "select pid::text from pg_stat_activity
                     where application_name like 'postrider%' and usename = 'postrider_worker' order by pid";
         let pids = texts(&self.admin, sql).await?;
         if pids.is_empty() {
             return Ok(false);
         }
-        let pid = &pids[dice.below(pids.len())];
+        let pid = &pids[random.below(pids.len())];
         let ended =
             format!("select count(*) from (select pg_terminate_backend({pid}) as ended) as cut where ended");
         Ok(number(&self.admin, ended).await? == 1)
@@ -284,8 +295,14 @@ impl Rig {
     }
 }
 
-/// Kills the processes of a rig when this one is gone, however it ended: a worker without its database waits for ever.
-/// They are known by the place of that database in their environment, which no other rig has.
+/// How a campaign worker is started. Its start is repeated, because Postgres crashes.
+pub fn launch(command: impl Fn() -> Command + Send + Sync + 'static) -> Launch {
+    let named_by = Some(("the campaign worker is running", "worker"));
+    Launch { command: Arc::new(command), named_by, repeats: true }
+}
+
+/// Kills the processes of a setup when this process has ended, however it ended: a worker without its database would wait for
+/// ever. They are known by the directory of that database in their environment, which no other setup has.
 fn watch(url: &str) -> anyhow::Result<()> {
     let place =
         url.split(['?', '&']).find(|part| part.starts_with("host=")).context("the URL names no place")?;
@@ -304,7 +321,7 @@ fn watch(url: &str) -> anyhow::Result<()> {
 /// Serves the API alone, and says where.
 fn listen(config: &Path, url: &str) -> anyhow::Result<(Process, String)> {
     let mut command = postrider();
-    command.env(RIG, url);
+    command.env(SETUP, url);
     command.arg("--config").arg(config).args(["serve", "--roles", "api"]);
     let process = Process::start(&mut command)?;
     let line = process.wait_for_line("postrider is serving at")?;

@@ -1,60 +1,53 @@
-//! The provider of a run: a sim whose faults can be ended, and whose book is read as it grows.
+//! The provider of a run: a sim whose faults can be ended, and whose receipts are read while it writes them.
 
-use std::{
-    fs::File,
-    io::{Read, Write},
-    path::PathBuf,
-};
+use std::{fs::File, io::Read, path::PathBuf};
 
 use anyhow::Context;
 use postrider_model::IdempotencyKey;
 use postrider_providers::social::record_key;
+use postrider_testkit::crash::Plan;
 use serde_json::Value;
 
-use super::{audit::Receipt, rig::RIG};
+use super::{audit::Receipt, setup::SETUP};
 use crate::{
-    http::connect,
+    http::send,
     world::{Process, postrider},
 };
 
-pub struct Outside {
+pub struct Provider {
     _process: Process,
     pub http_url: String,
     pub smtp_port: u16,
     receipts: PathBuf,
     _home: tempfile::TempDir,
-    book: File,
-    written: usize,
+    /// The receipts, read up to the last count.
+    file: File,
+    received: usize,
 }
 
-impl Outside {
-    pub fn start(seed: u64, rates: &[(String, f64)], rig: &str) -> anyhow::Result<Self> {
+impl Provider {
+    pub fn start(plan: &Plan, setup: &str) -> anyhow::Result<Self> {
         let home = tempfile::tempdir()?;
         let receipts = home.path().join("receipts.ndjson");
         let mut command = postrider();
-        command.env(RIG, rig);
-        command
-            .args(["sim", "--stall-seconds", "1", "--seed", &seed.to_string(), "--receipts"])
-            .arg(&receipts);
-        for (name, rate) in rates {
-            command.args(["--fault", &format!("{name}={rate}")]);
-        }
+        command.env(SETUP, setup);
+        command.args(["sim", "--stall-seconds", "1", "--receipts"]).arg(&receipts).args(plan.sim_arguments());
         let process = Process::start(&mut command)?;
         let said: Value = serde_json::from_str(&process.wait_for_line("http_url")?)?;
         let http_url = said["http_url"].as_str().context("no http_url")?.to_owned();
         let smtp =
             said["smtp_address"].as_str().and_then(|address| address.rsplit_once(':')).context("no smtp")?;
         let smtp_port = smtp.1.parse()?;
-        let book = File::open(&receipts)?;
-        Ok(Self { _process: process, http_url, smtp_port, receipts, _home: home, book, written: 0 })
+        let file = File::open(&receipts)?;
+        Ok(Self { _process: process, http_url, smtp_port, receipts, _home: home, file, received: 0 })
     }
 
-    /// How many receipts there are.
-    pub fn written(&mut self) -> anyhow::Result<usize> {
+    /// How many requests it has received.
+    pub fn received(&mut self) -> anyhow::Result<usize> {
         let mut new = Vec::new();
-        self.book.read_to_end(&mut new)?;
-        self.written += new.iter().filter(|byte| **byte == b'\n').count();
-        Ok(self.written)
+        self.file.read_to_end(&mut new)?;
+        self.received += new.iter().filter(|byte| **byte == b'\n').count();
+        Ok(self.received)
     }
 
     /// From now on everything is answered well.
@@ -72,8 +65,8 @@ impl Outside {
         Ok(text.lines().filter(names).map(str::to_owned).collect())
     }
 
-    /// The whole book, as the auditor needs it, and which faults struck.
-    pub fn book(&self) -> anyhow::Result<Vec<(Receipt, Option<String>)>> {
+    /// All receipts, each with the fault that occurred.
+    pub fn receipts(&self) -> anyhow::Result<Vec<(Receipt, Option<String>)>> {
         let text = std::fs::read_to_string(&self.receipts)?;
         crate::world::whole_lines(&text).map(|line| Ok(read(&serde_json::from_str(line)?))).collect()
     }
@@ -99,25 +92,4 @@ fn read(line: &Value) -> (Receipt, Option<String>) {
         _ => false,
     };
     (Receipt { key, record: text("rkey"), acted: line["acted"] == true, left_in_doubt }, fault)
-}
-
-/// One request with a body, and the whole answer as it came. An answer that breaks off comes as far as it came.
-pub fn send(
-    http_url: &str,
-    method: &str,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: &str,
-) -> anyhow::Result<String> {
-    let (mut stream, address) = connect(http_url)?;
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
-    )?;
-    let mut answer = Vec::new();
-    // A reset is an end like another here.
-    let _ = stream.read_to_end(&mut answer);
-    Ok(String::from_utf8_lossy(&answer).into_owned())
 }

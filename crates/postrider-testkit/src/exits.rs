@@ -9,7 +9,7 @@ use crate::world::Process;
 
 /// What happens there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum Exit {
     /// The process is killed.
     Kill,
     /// A task panics that the process must not live without.
@@ -18,7 +18,7 @@ pub enum By {
     PanicOfOne,
 }
 
-impl By {
+impl Exit {
     /// What the process is told.
     pub fn environment(self, point: &str) -> Vec<(&'static str, &str)> {
         let at = ("CRASH_AT", point);

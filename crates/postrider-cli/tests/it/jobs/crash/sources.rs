@@ -1,21 +1,21 @@
-//! What there is to do: functions of every kind, callers who invoke them twice at a time, and schedules that are late.
+//! Sources of runs: functions of every kind, callers that invoke each twice at a time, and schedules that are late.
 
 use std::collections::HashSet;
 
 use futures::future::try_join_all;
 use postrider_model::jobs::{Target, lock_key::Grain};
 use postrider_store::jobs::runs::{Acquired, HINT_CHANNEL};
+use postrider_testkit::crash::SeededRandom;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::facts::Sown;
+use super::facts::Scheduled;
 use crate::{
-    campaigns::crash::Dice,
     jobs::works::{Schedule, Works, soon},
     sql::execute,
 };
 
-/// So often that nobody gives up although processes die.
+/// So many retries that no run fails for good because processes die.
 const OFTEN: u32 = 50;
 const MINUTE: i64 = 60_000_000;
 
@@ -30,10 +30,10 @@ const SCHEDULED: [(&str, &str, i64, i64); 4] = [
 ];
 
 #[derive(Default)]
-pub struct Sowing {
+pub struct Sources {
     /// What callers were told that it was made.
     pub acquired: HashSet<Uuid>,
-    pub schedules: Vec<Sown>,
+    pub schedules: Vec<Scheduled>,
     invoked: u32,
 }
 
@@ -56,31 +56,36 @@ pub async fn set_functions(works: &Works, sim_url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Sowing {
-    /// Invokes so many functions and sets a schedule. Says how many things there are to be done.
-    pub async fn sow(&mut self, works: &Works, dice: &mut Dice, invocations: u32) -> anyhow::Result<usize> {
+impl Sources {
+    /// Invokes so many functions and sets a schedule. Returns how many runs there are to be done.
+    pub async fn add(
+        &mut self,
+        works: &Works,
+        random: &mut SeededRandom,
+        invocations: u32,
+    ) -> anyhow::Result<usize> {
         let mut callers = Vec::new();
         for _ in 0..invocations {
             self.invoked += 1;
-            let (n, function) = (self.invoked, INVOKED[dice.below(INVOKED.len())]);
-            let input = match dice.below(12) {
+            let (n, function) = (self.invoked, INVOKED[random.below(INVOKED.len())]);
+            let input = match random.below(12) {
                 0 if function == "write" => json!({ "n": n, "refuse": true }),
                 _ => json!({ "n": n, "sleep": 0.3, "fail": 0.1 }),
             };
             // Two want the same at once; now and then a third insists on what was done before.
             callers.push(invoke(works, function, n, input.clone(), false));
             callers.push(invoke(works, function, n, input, false));
-            if n > 40 && dice.below(20) == 0 {
+            if n > 40 && random.below(20) == 0 {
                 callers.push(invoke(works, "answer", n - 40, json!({ "n": n }), true));
             }
         }
         let acquired = try_join_all(callers).await?;
         let new: HashSet<Uuid> = acquired.into_iter().flatten().collect();
-        let sown = new.len();
+        let added = new.len();
         self.acquired.extend(new);
         let firings = self.schedule(works).await?;
         execute(&works.admin, format!("notify {HINT_CHANNEL}")).await?;
-        Ok(sown + firings)
+        Ok(added + firings)
     }
 
     /// Sets the next schedule. It has been due for a while, as after an outage.
@@ -100,7 +105,7 @@ impl Sowing {
             first: &format!("to_timestamp({})", first / 1_000_000),
         };
         let id = works.schedule(&schedule).await?;
-        self.schedules.push(Sown { id, first, step: step * MINUTE });
+        self.schedules.push(Scheduled { id, first, step: step * MINUTE });
         // A run for each grain.
         Ok(usize::try_from(since / 5)?)
     }
