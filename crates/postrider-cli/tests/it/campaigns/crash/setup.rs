@@ -225,7 +225,7 @@ impl Setup {
     /// How often a job was taken away from this worker.
     pub async fn taken_from(&self, worker: &str) -> anyhow::Result<usize> {
         let sql = format!(
-            "select count(*) from execution.campaign_audit_log where action = 'job.requeued' and note like '%: {worker}'"
+            "select count(*) from execution.campaign_audit_log where action = 'job.requeued' and note like '% from {worker}'"
         );
         Ok(number(&self.admin, sql).await? as usize)
     }
