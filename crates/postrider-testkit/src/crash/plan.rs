@@ -46,6 +46,10 @@ pub struct Plan {
 
 impl Plan {
     /// One round with these faults; those of the providers are written like `stall=0.01,half=0.02`.
+    #[expect(
+        clippy::expect_used,
+        reason = "a plan is a constant of its test, so a malformed one must end that test"
+    )]
     pub fn new(seed: u64, faults: &[(Fault, usize)], rates: &str, provider_faults_min: usize) -> Self {
         let provider_faults = parse_rates(rates).expect("the rates of a plan are well-formed");
         Self { seed, faults: faults.to_vec(), time: Duration::ZERO, provider_faults, provider_faults_min }
