@@ -3,11 +3,11 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`plan`] | which faults a run injects, how often, and its settings `CRASH_*` |
-//! | [`random`] | numbers that follow from a seed |
-//! | [`processes`] | the processes of a run: ready, starting, frozen and dead ones |
-//! | [`progress`] | waits that end when nothing changes any more |
-//! | [`outcome`] | the counts, the findings of the auditor, and the verdict |
+//! | `plan` | which faults a run injects, how often, and its settings `CRASH_*` |
+//! | `random` | numbers that follow from a seed |
+//! | `processes` | the processes of a run: ready, starting, frozen and dead ones |
+//! | `progress` | waits that end when nothing changes any more |
+//! | `outcome` | the counts, the findings of the auditor, and the verdict |
 //!
 //! An area brings its [`Workload`]: what is done, by which processes, and what its auditor compares.
 //!

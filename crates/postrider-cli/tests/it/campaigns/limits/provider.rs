@@ -45,9 +45,11 @@ pub struct Provider {
     calls: Arc<Calls>,
 }
 
+/// The answer to the call of a key.
+type Answers = Box<dyn Fn(&str) -> Answer + Send>;
+
 struct Calls {
-    /// What to do with a key.
-    answer: Mutex<Box<dyn Fn(&str) -> Answer + Send>>,
+    answer: Mutex<Answers>,
     /// The calls, by the numbers of their requests.
     calls: Mutex<BTreeMap<usize, Call>>,
 }
