@@ -232,7 +232,9 @@ begin atomic
                case
                    when length(unit.match[1]) = 6 then right(unit.match[1], 4)
                    when length(unit.match[1]) = 2
-                       then lpad(to_hex(ascii(translate(right(unit.match[1], 1), 'btnfr', E'\b\t\n\f\r'))), 4, '0')
+                       -- chr(), because the dump shows a control character itself, and tools convert line ends.
+                       then lpad(to_hex(ascii(translate(right(unit.match[1], 1), 'btnfr',
+                                                        chr(8) || chr(9) || chr(10) || chr(12) || chr(13)))), 4, '0')
                    when ascii(unit.match[1]) < 65536 then lpad(to_hex(ascii(unit.match[1])), 4, '0')
                    else to_hex(55296 + (ascii(unit.match[1]) - 65536) / 1024)
                      || to_hex(56320 + ascii(unit.match[1]) % 1024)

@@ -19,7 +19,8 @@ async fn rows_everywhere(stage: &Stage) -> anyhow::Result<()> {
          insert into jobs.alert_notifications (tenant_id, alert_instance_id, account_id, recipient, about, subject, body)
          values ('{own}', '{alert}', '{alert}', 'r', 'raised', 's', 'b');
          insert into jobs.sync_errors (tenant_id, error_type, error_code, error_message, source_entity_type, source_entity_id)
-         values ('{own}', 'job_failure', 'EXECUTION_ERROR', 'why', 'job_run', '{alert}')"
+         values ('{own}', 'job_failure', 'EXECUTION_ERROR', 'why', 'job_run', '{alert}');
+         insert into jobs.provided_functions (name, runner, expires_at) values ('f', 'r', now())"
     );
     execute(&stage.admin, sql).await?;
     stage.run(stage.own, "f").await?;
@@ -151,6 +152,16 @@ const BREACHES: &[(&str, &str, &[&str])] = &[
         "alert_notifications",
         "alert_notifications_recipient_is_bounded",
         &["recipient = ''", "recipient = repeat('a', 256)"],
+    ),
+    (
+        "provided_functions",
+        "provided_functions_name_is_plain",
+        &["name = 'a:b'", "name = ''", "name = '-a'", "name = repeat('a', 101)", "name = 'a b'"],
+    ),
+    (
+        "provided_functions",
+        "provided_functions_runner_is_given",
+        &["runner = ''", "runner = ' '", "runner = repeat('a', 256)"],
     ),
 ];
 
