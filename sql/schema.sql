@@ -5611,9 +5611,7 @@ CREATE FUNCTION jobs.json_code_units(p_string text) RETURNS text
  SELECT COALESCE(string_agg(
          CASE
              WHEN (length(unit.match[1]) = 6) THEN "right"(unit.match[1], 4)
-             WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, '	
-
-'::text))), 4, '0'::text)
+             WHEN (length(unit.match[1]) = 2) THEN lpad(to_hex(ascii(translate("right"(unit.match[1], 1), 'btnfr'::text, ((((chr(8) || chr(9)) || chr(10)) || chr(12)) || chr(13))))), 4, '0'::text)
              WHEN (ascii(unit.match[1]) < 65536) THEN lpad(to_hex(ascii(unit.match[1])), 4, '0'::text)
              ELSE (to_hex((55296 + ((ascii(unit.match[1]) - 65536) / 1024))) || to_hex((56320 + (ascii(unit.match[1]) % 1024))))
          END, ''::text ORDER BY unit.place), ''::text) AS "coalesce"
