@@ -3282,6 +3282,8 @@ CREATE FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) RETU
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    -- A campaign whose newest progress event is younger gets no further one yet.
+    v_before constant timestamptz := clock_timestamp() - interval '500 milliseconds';
     v_due record;
     v_campaign_ids uuid[] := '{}'::uuid[];
     v_phase_ids uuid[] := '{}'::uuid[];
@@ -3308,7 +3310,7 @@ begin
                    and phase.progress_reported is not null) as due
                join execution.campaigns as campaign
                  on campaign.tenant_id = p_tenant_id and campaign.id = due.campaign_id
-         where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
+         where campaign.progress_at is null or campaign.progress_at <= v_before
          order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
@@ -3328,7 +3330,7 @@ begin
            from execution.campaigns as campaign
           where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign_ids[n]
-            and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
+            and (campaign.progress_at is null or campaign.progress_at <= v_before)
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
@@ -3540,7 +3542,8 @@ CREATE FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_
     SET enable_bitmapscan TO 'off'
     AS $$
 declare
-    v_until timestamptz := now() + p_wait;
+    v_now constant timestamptz := now();
+    v_until timestamptz := v_now + p_wait;
     v_limits jsonb;
     v_run_id uuid;
     v_others integer := 0;
@@ -3558,7 +3561,7 @@ begin
        and job.id = p_job_id
        for share of account;
     if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
-        v_until := now();
+        v_until := v_now;
     end if;
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     update execution.job_queue as job
@@ -3632,12 +3635,14 @@ CREATE FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_jo
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 #variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
         select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
-               extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
-               extract(epoch from state.circuit_open_until - now())::double precision
+               extract(epoch from nullif(greatest(state.wait_until, v_now), v_now) - v_now)::double precision,
+               extract(epoch from state.circuit_open_until - v_now)::double precision
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
@@ -4328,12 +4333,14 @@ CREATE FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reas
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     perform tenancy.require_tenant(p_tenant_id);
     update execution.leads
-       set suppressed_at = now(),
+       set suppressed_at = v_now,
            suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
-           updated_at = now()
+           updated_at = v_now
      where tenant_id = p_tenant_id
        and id = p_lead_id
        and suppressed_at is null;
@@ -5974,12 +5981,14 @@ CREATE FUNCTION jobs.provide_functions(p_runner text, p_names text[], p_lease in
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+    v_now constant timestamptz := now();
 begin
     -- Rows of dead processes. Two runners that remove them at the same time do not wait for each other.
     with expired as (
         select name, runner
           from jobs.provided_functions
-         where expires_at < now()
+         where expires_at < v_now
            for update skip locked
     )
     delete from jobs.provided_functions as known
@@ -5987,7 +5996,7 @@ begin
      where known.name = expired.name
        and known.runner = expired.runner;
     insert into jobs.provided_functions (name, runner, expires_at)
-    select distinct name, p_runner, now() + p_lease
+    select distinct name, p_runner, v_now + p_lease
       from unnest(p_names) as name
      order by name
     on conflict (name, runner) do update
@@ -7531,9 +7540,9 @@ begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
     perform tenancy.require_durable_commit();
-    delete from tenancy.process_marks as old where old.marked_at < now() - interval '90 days' and old.witness_id <> p_witness_id;
+    delete from tenancy.process_marks as old where old.marked_at < v_now - interval '90 days' and old.witness_id <> p_witness_id;
     insert into tenancy.process_marks as known (witness_id, epoch_id, process, timeline, stopped_at)
-    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then now() end)
+    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then v_now end)
         on conflict (witness_id) do update
        set mark = known.mark + 1,
            epoch_id = excluded.epoch_id,
@@ -7556,22 +7565,6 @@ CREATE FUNCTION tenancy.master_key_check() RETURNS bytea
 $$;
 
 COMMENT ON FUNCTION tenancy.master_key_check() IS 'Returns the check value of the registered master key, or null before a key is registered.';
-
-CREATE FUNCTION tenancy.may_act_for(p_tenant_id uuid) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_tenant_id constant uuid := tenancy.current_tenant_id();
-begin
-    if v_tenant_id is null then
-        return pg_has_role(session_user, 'postrider_owner', 'member');
-    end if;
-    return p_tenant_id is not distinct from v_tenant_id;
-end
-$$;
-
-COMMENT ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) IS 'Whether the caller may act on a row of this tenant. In a tenant''s context only rows of that tenant are allowed. Without a context, members of the owner role may act on any row.';
 
 CREATE FUNCTION tenancy.note_new_secret() RETURNS trigger
     LANGUAGE plpgsql
@@ -10567,11 +10560,6 @@ GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p
 REVOKE ALL ON FUNCTION tenancy.master_key_check() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_worker;
-
-REVOKE ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_app;
-GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_worker;
-GRANT ALL ON FUNCTION tenancy.may_act_for(p_tenant_id uuid) TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 // The commands use these modules of the library under `crate::`.
 use postrider::{config, connections, installation, wire};
+use postrider_model::error_chain;
 
 /// A worker allocates a few dozen small values per item. With the system's allocator it takes a fifth more time.
 #[global_allocator]
@@ -32,23 +33,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if error.is::<cli::OutputClosed>() => ExitCode::SUCCESS,
         Err(error) => {
-            message!("error: {}", in_one_line(&error));
+            message!("error: {}", error_chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
-}
-
-/// The chain of causes. A cause that its effect repeats word for word is left out.
-fn in_one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if line.contains(&cause) {
-            continue;
-        }
-        if !line.is_empty() {
-            line.push_str(": ");
-        }
-        line.push_str(&cause);
-    }
-    line
 }

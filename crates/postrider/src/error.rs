@@ -1,5 +1,7 @@
 //! Errors of the parts that run until a token is cancelled.
 
+use postrider_model::error_chain;
+
 /// Why a configuration is refused, or why a server did not start or ended early. The message says what failed and what to try next;
 /// its sources are the causes.
 pub struct Error(anyhow::Error);
@@ -28,7 +30,7 @@ impl std::fmt::Display for Error {
 /// All causes, as `main` prints them.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}", self.0)
+        f.write_str(&error_chain(self.0.as_ref()))
     }
 }
 

@@ -24,6 +24,7 @@ use std::{
 
 use anyhow::Context;
 use postrider_model::{
+    error_chain,
     ids::TenantId,
     seal::MasterKey,
     tenancy::{ApiKeySecret, Role},
@@ -493,7 +494,7 @@ impl Installation {
     pub fn remove_run_file(&self) {
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(error)) = announced.map(Announced::withdraw) {
-            tracing::warn!("run.json may be out of date: {error:#}");
+            tracing::warn!("run.json may be out of date: {}", error_chain(error.as_ref()));
         }
     }
 }

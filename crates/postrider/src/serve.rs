@@ -9,7 +9,7 @@ use postrider_engine::{
     WakeupChannel, Witness,
     common::supervised::{self, supervised},
 };
-use postrider_model::{jobs::check_function_name, seal::MasterKey};
+use postrider_model::{error_chain, jobs::check_function_name, seal::MasterKey};
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
@@ -480,7 +480,8 @@ async fn master_key(
     doctor::refuse_powerful_login(&mut transaction).await?;
     let key = installation.checked_master_key(config, &mut transaction).await.map_err(|error| {
         anyhow::anyhow!(
-            "{error:#}; without it, name roles that need none with --roles (here need it: {})",
+            "{}; without it, name roles that need none with --roles (here need it: {})",
+            error_chain(error.as_ref()),
             needs.join(", ")
         )
     })?;

@@ -245,12 +245,14 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := now();
 begin
     perform tenancy.require_tenant(p_tenant_id);
     update execution.leads
-       set suppressed_at = now(),
+       set suppressed_at = v_now,
            suppression_reason = coalesce(nullif(btrim(p_reason), ''), 'suppressed'),
-           updated_at = now()
+           updated_at = v_now
      where tenant_id = p_tenant_id
        and id = p_lead_id
        and suppressed_at is null;

@@ -152,6 +152,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- A campaign whose newest progress event is younger gets no further one yet.
+    v_before constant timestamptz := clock_timestamp() - interval '500 milliseconds';
     v_due record;
     v_campaign_ids uuid[] := '{}'::uuid[];
     v_phase_ids uuid[] := '{}'::uuid[];
@@ -178,7 +180,7 @@ begin
                    and phase.progress_reported is not null) as due
                join execution.campaigns as campaign
                  on campaign.tenant_id = p_tenant_id and campaign.id = due.campaign_id
-         where campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds'
+         where campaign.progress_at is null or campaign.progress_at <= v_before
          order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
@@ -198,7 +200,7 @@ begin
            from execution.campaigns as campaign
           where campaign.tenant_id = p_tenant_id
             and campaign.id = v_campaign_ids[n]
-            and (campaign.progress_at is null or campaign.progress_at <= clock_timestamp() - interval '500 milliseconds')
+            and (campaign.progress_at is null or campaign.progress_at <= v_before)
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.

@@ -44,12 +44,14 @@ set enable_seqscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
         select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
-               extract(epoch from nullif(greatest(state.wait_until, now()), now()) - now())::double precision,
-               extract(epoch from state.circuit_open_until - now())::double precision
+               extract(epoch from nullif(greatest(state.wait_until, v_now), v_now) - v_now)::double precision,
+               extract(epoch from state.circuit_open_until - v_now)::double precision
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))

@@ -57,7 +57,8 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
-    v_until timestamptz := now() + p_wait;
+    v_now constant timestamptz := now();
+    v_until timestamptz := v_now + p_wait;
     v_limits jsonb;
     v_run_id uuid;
     v_others integer := 0;
@@ -75,7 +76,7 @@ begin
        and job.id = p_job_id
        for share of account;
     if p_why in ('rate', 'daily', 'hours') and v_limits <> p_limits then
-        v_until := now();
+        v_until := v_now;
     end if;
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     update execution.job_queue as job

@@ -79,12 +79,14 @@ language plpgsql
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now constant timestamptz := now();
 begin
     -- Rows of dead processes. Two runners that remove them at the same time do not wait for each other.
     with expired as (
         select name, runner
           from jobs.provided_functions
-         where expires_at < now()
+         where expires_at < v_now
            for update skip locked
     )
     delete from jobs.provided_functions as known
@@ -92,7 +94,7 @@ begin
      where known.name = expired.name
        and known.runner = expired.runner;
     insert into jobs.provided_functions (name, runner, expires_at)
-    select distinct name, p_runner, now() + p_lease
+    select distinct name, p_runner, v_now + p_lease
       from unnest(p_names) as name
      order by name
     on conflict (name, runner) do update

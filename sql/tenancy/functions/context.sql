@@ -111,27 +111,6 @@ comment on function tenancy.acts_for_server() is
     'Whether the transaction acts for the server itself, before a tenant is known. The server then uses the nil UUID, '
     'which no tenant has.';
 
-create or replace function tenancy.may_act_for(p_tenant_id uuid)
-returns boolean
-language plpgsql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_tenant_id constant uuid := tenancy.current_tenant_id();
-begin
-    if v_tenant_id is null then
-        return pg_has_role(session_user, 'postrider_owner', 'member');
-    end if;
-    return p_tenant_id is not distinct from v_tenant_id;
-end
-$$;
-revoke all on function tenancy.may_act_for(uuid) from public;
-grant execute on function tenancy.may_act_for(uuid) to postrider_app, postrider_worker, postrider_read;
-comment on function tenancy.may_act_for(uuid) is
-    'Whether the caller may act on a row of this tenant. In a tenant''s context only rows of that tenant are allowed. '
-    'Without a context, members of the owner role may act on any row.';
-
 create or replace function tenancy.required_tenant_id()
 returns uuid
 language plpgsql

@@ -191,9 +191,9 @@ begin
     -- A crash must not undo a mark that the process has seen, so the commit is synchronous whatever the login is set
     -- to.
     perform tenancy.require_durable_commit();
-    delete from tenancy.process_marks as old where old.marked_at < now() - interval '90 days' and old.witness_id <> p_witness_id;
+    delete from tenancy.process_marks as old where old.marked_at < v_now - interval '90 days' and old.witness_id <> p_witness_id;
     insert into tenancy.process_marks as known (witness_id, epoch_id, process, timeline, stopped_at)
-    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then now() end)
+    values (p_witness_id, p_epoch_id, p_process, p_timeline, case when p_is_stopping then v_now end)
         on conflict (witness_id) do update
        set mark = known.mark + 1,
            epoch_id = excluded.epoch_id,

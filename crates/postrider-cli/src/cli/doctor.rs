@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use postrider_engine::{sinks_of, tenancy::witness};
+use postrider_model::error_chain;
 use postrider_store::{
     Pool,
     events::sinks,
@@ -45,7 +46,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
                 Ok(None) if installation.is_private() => None,
                 Ok(None) => Some(Err(NO_MASTER_KEY.to_owned())),
                 Ok(Some(key)) => Some(Ok(key)),
-                Err(error) => Some(Err(format!("{error:#}"))),
+                Err(error) => Some(Err(error_chain(error.as_ref()))),
             };
             findings.push(doctor::master_key(&mut transaction, key, &needs.join(", ")).await?);
         }

@@ -18,7 +18,7 @@ mod tenancy;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use postrider_model::ids::WorkspaceId;
+use postrider_model::{error_chain, ids::WorkspaceId};
 use postrider_store::{
     PgConnection, Pool, StoreError, Transaction,
     postgres::pool,
@@ -234,7 +234,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     let Some(hint) = hint else { return error };
     let mut words = hint.trim_end_matches('.').chars();
     let first = words.next().map(|first| first.to_lowercase().to_string()).unwrap_or_default();
-    anyhow::anyhow!("{error:#}; {first}{}", words.as_str())
+    anyhow::anyhow!("{}; {first}{}", error_chain(error.as_ref()), words.as_str())
 }
 
 fn overrides(global: &Global, listen: Option<SocketAddr>) -> Overrides {

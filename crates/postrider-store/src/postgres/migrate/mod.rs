@@ -8,6 +8,7 @@
 mod catalogue;
 mod records;
 mod script;
+mod signatures;
 mod sources;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 pub(crate) use self::catalogue::{catalogue, recorded_catalogue};
 pub use self::{
     script::script,
+    signatures::signatures,
     sources::{CONCURRENTLY, Kind, Release, Source, Tree},
 };
 use crate::{
@@ -214,6 +216,7 @@ async fn apply_next(connection: &mut PgConnection, url: &str, tree: &Tree) -> Re
     if is_last {
         records::forget(&mut transaction, &pending.removed).await.map_err(on("recording a migration"))?;
         refuse_broken_contracts(&mut transaction).await?;
+        refuse_orphans(&mut transaction, tree).await?;
         paths.extend(pending.removed.iter().map(|path| format!("{path} (removed)")));
     }
     catalogue::record(&mut transaction).await.map_err(on("recording the catalogue"))?;
@@ -343,6 +346,20 @@ async fn refuse_broken_contracts(connection: &mut PgConnection) -> Result<(), St
         "the migration would break the frozen contracts: {}; it was rolled back; docs/contract.md has the rule for changing \
          them",
         violations.join("; ")
+    ))))
+}
+
+/// Refuses files that changed a signature in place, or removed a function, without a step that drops the old one. Processes of the
+/// release before may still call it.
+async fn refuse_orphans(connection: &mut PgConnection, tree: &Tree) -> Result<(), Stop> {
+    let orphans = signatures::orphans(connection, tree).await.map_err(on("checking the functions"))?;
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    Err(Stop::Refused(StoreError::Unfit(format!(
+        "the database has functions that no file of this release defines: {}; the migration was rolled back; define them for one \
+         more release, or add an upgrade step that drops them, as sql/README.md says",
+        orphans.join(", ")
     ))))
 }
 

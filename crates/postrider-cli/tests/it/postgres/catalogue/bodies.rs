@@ -318,6 +318,24 @@ fn look_for_clocks(tokens: &[String], found: &mut Vec<String>) {
     }
 }
 
+/// Clocks that a body in PL/pgSQL reads more than once. It should read each of them once, into a variable. Plain SQL has no variables.
+pub fn repeated_clocks(body: &str) -> Vec<&'static str> {
+    let tokens = tokens(body);
+    if !tokens.iter().any(|token| token == "begin") {
+        return Vec::new();
+    }
+    let reads = |clock: &&str| {
+        tokens
+            .windows(2)
+            .filter(|pair| pair[0] == *clock && (pair[1] == "(" || *clock == "current_timestamp"))
+            .count()
+    };
+    ["now", "clock_timestamp", "statement_timestamp", "current_timestamp"]
+        .into_iter()
+        .filter(|clock| reads(clock) > 1)
+        .collect()
+}
+
 /// Whether a body changes or locks rows.
 pub fn writes_or_locks(body: &str) -> bool {
     let tokens = tokens(body);
@@ -361,6 +379,16 @@ mod tests {
         ] {
             assert_eq!(found(body, false), [""; 0], "{body}");
         }
+    }
+
+    #[test]
+    fn clocks_that_are_read_twice_are_found() {
+        assert_eq!(repeated_clocks("begin x := now() + f(clock_timestamp()); -- now()\n end"), [""; 0]);
+        assert_eq!(
+            repeated_clocks("declare v timestamptz := now(); begin update s.a set x = now (); end"),
+            ["now"]
+        );
+        assert_eq!(repeated_clocks("select now() > a or now() < b"), [""; 0]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use postrider_store::postgres::migrate;
 use sqlx::PgPool;
 
 use crate::{
@@ -86,57 +87,6 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The functions that a text defines in schemas of Postrider: name and argument types.
-fn definitions(text: &str) -> Vec<String> {
-    let schemas = ["tenancy.", "events.", "m10_recovery.", "execution.", "channels.", "jobs.", "postrider."];
-    let text = text.to_lowercase();
-    let starts = text.match_indices(" function ").filter(|(at, _)| {
-        let before = text[..*at].trim_end();
-        before.ends_with("create") || before.ends_with("create or replace")
-    });
-    starts
-        .filter_map(|(at, word)| {
-            let rest = &text[at + word.len()..];
-            let (name, rest) = rest.split_once('(')?;
-            let is_ours = schemas.iter().any(|schema| name.trim().starts_with(schema));
-            is_ours.then(|| format!("{}({})", name.trim(), argument_types(rest)))
-        })
-        .collect()
-}
-
-/// The types of an argument list that begins here and ends with its parenthesis. Results among them do not count.
-fn argument_types(text: &str) -> String {
-    let mut depth = 0_i32;
-    let mut arguments = vec![String::new()];
-    for letter in text.chars() {
-        match letter {
-            ')' if depth == 0 => break,
-            ',' if depth == 0 => arguments.push(String::new()),
-            _ => {
-                depth += i32::from(letter == '(') - i32::from(letter == ')');
-                arguments.last_mut().unwrap().push(letter);
-            }
-        }
-    }
-    let kind = |argument: &String| {
-        let bare = argument.split(" default ").next().unwrap_or_default().trim();
-        let words: Vec<&str> = bare.split_whitespace().collect();
-        match &*words {
-            [] | ["out", ..] => None,
-            [only] => Some((*only).to_owned()),
-            [_, kind @ ..] => Some(kind.join(" ")),
-        }
-    };
-    arguments.iter().filter_map(kind).collect::<Vec<_>>().join(", ")
-}
-
-#[test]
-fn a_definition_is_recognised_by_its_name_and_types() {
-    let text = "create or replace function jobs.f(p_a text, p_b numeric(4, 1) default 1, out c uuid)\nreturns x\n\
-                CREATE FUNCTION execution.g(uuid) returns trigger; create function other.h() drop function jobs.f(text)";
-    assert_eq!(definitions(text), ["jobs.f(text, numeric(4, 1))", "execution.g(uuid)"]);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn every_function_has_one_definition_in_sql_and_none_elsewhere() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
@@ -146,10 +96,13 @@ async fn every_function_has_one_definition_in_sql_and_none_elsewhere() -> anyhow
     for path in files {
         let path_shown = path.strip_prefix(&root)?.display().to_string();
         // The dump, and tests that try to break things.
-        if path_shown == "sql/schema.sql" || path_shown.starts_with("crates/postrider-cli/tests/") {
+        if path_shown == "sql/schema.sql"
+            || path_shown.starts_with("crates/postrider-cli/tests/")
+            || path_shown == "crates/postrider-store/src/postgres/migrate/signatures.rs"
+        {
             continue;
         }
-        for signature in definitions(&std::fs::read_to_string(&path)?) {
+        for signature in migrate::signatures(&std::fs::read_to_string(&path)?) {
             defined.entry(signature).or_default().push(path_shown.clone());
         }
     }
@@ -179,6 +132,48 @@ async fn every_function_has_one_definition_in_sql_and_none_elsewhere() -> anyhow
     Ok(())
 }
 
+/// Every function in plain SQL whose text Postgres refuses. The migrator applies the files with `check_function_bodies = off`, because
+/// functions may name tables and functions of later files, so a mistake would show only at the first call.
+async fn refused_sql_functions(admin: &PgPool) -> anyhow::Result<Vec<String>> {
+    let written = format!(
+        "select pg_get_functiondef(routine.oid) from pg_proc as routine
+          where {OURS} and routine.prosqlbody is null
+            and routine.prolang = (select oid from pg_language where lanname = 'sql')
+          order by routine.oid"
+    );
+    let mut found = Vec::new();
+    let definitions = texts(admin, written).await?;
+    anyhow::ensure!(definitions.len() > 10, "only {} functions in plain SQL", definitions.len());
+    for definition in definitions {
+        let mut transaction = admin.begin().await?;
+        execute(&mut *transaction, "set local check_function_bodies = on").await?;
+        if let Err(error) = execute(&mut *transaction, definition.clone()).await {
+            found.push(format!("{}: {error}", definition.lines().next().unwrap_or_default()));
+        }
+        transaction.rollback().await?;
+    }
+    Ok(found)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_accepts_the_text_of_every_function_in_plain_sql() -> anyhow::Result<()> {
+    let admin = World::new().await?.client("postgres").await?;
+    assert_eq!(refused_sql_functions(&admin).await?, [""; 0]);
+
+    // It finds a mistake.
+    execute(
+        &admin,
+        "begin; set local check_function_bodies = off;
+         create function jobs.mistaken() returns bigint language sql set search_path = pg_catalog as
+         $$ select count(nothing) from jobs.job_runs $$;
+         commit",
+    )
+    .await?;
+    let found = refused_sql_functions(&admin).await?.join("\n");
+    assert!(found.contains("jobs.mistaken()") && found.contains("\"nothing\" does not exist"), "{found}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_table_and_function_has_a_comment() -> anyhow::Result<()> {
     let admin = World::new().await?.client("postgres").await?;
@@ -203,21 +198,8 @@ async fn every_table_and_function_has_a_comment() -> anyhow::Result<()> {
 const NOTIFYING: &[&str] = &["tenancy.send_hint(text)"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signatures_have_no_row_types_and_one_function_notifies() -> anyhow::Result<()> {
+async fn one_function_notifies() -> anyhow::Result<()> {
     let admin = World::new().await?.client("postgres").await?;
-    let with_row_types = format!(
-        "select routine.oid::regprocedure::text
-           from pg_proc as routine
-          where {OURS}
-            and exists (select
-                          from unnest(coalesce(proallargtypes, proargtypes::oid[]) || prorettype) as used (oid)
-                          join pg_type as kind on kind.oid = used.oid
-                          left join pg_type as element on element.oid = kind.typelem and kind.typcategory = 'A'
-                          join pg_class as class on class.oid = coalesce(element.typrelid, kind.typrelid)
-                         where class.relkind in ('r', 'p', 'v', 'm'))
-          order by routine.oid::regprocedure::text collate \"C\""
-    );
-    assert_eq!(texts(&admin, with_row_types).await?, [""; 0]);
     let notifying = format!(
         "select routine.oid::regprocedure::text from pg_proc as routine
           where {OURS} and prosrc ~* '\\m(pg_)?notify\\M'

@@ -277,8 +277,8 @@ async fn doctor_notices_a_dropped_guard_a_changed_body_and_a_role_too_powerful()
         ("drop trigger outbox_claim_has_a_holder on m10_recovery.outbox", "drift"),
         ("alter table m10_recovery.outbox alter retry_count drop not null", "drift"),
         (
-            "create or replace function tenancy.may_act_for(p_tenant_id uuid) returns boolean language sql stable \
-             set search_path = pg_catalog, pg_temp as 'select true'",
+            "create or replace function tenancy.require_tenant(p_tenant_id uuid) returns void language sql stable \
+             set search_path = pg_catalog, pg_temp as 'select null'",
             "drift",
         ),
         ("drop trigger channel_outbox_ends_are_final on execution.channel_outbox", "drift"),

@@ -162,7 +162,6 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "tenancy.limit_provider_account(uuid,uuid,jsonb,text): app",
             "tenancy.mark_process(uuid,uuid,text,integer,boolean): worker",
             "tenancy.master_key_check(): app worker",
-            "tenancy.may_act_for(uuid): app read worker",
             "tenancy.named_tenant_id(): app read worker",
             "tenancy.prune_requests(uuid,integer): worker",
             "tenancy.read_installation(uuid,uuid,uuid[],uuid[]): worker",

@@ -106,7 +106,6 @@ const UNFILTERED: &[(&str, &str)] = &[
 /// Functions that the app may call with the id of any tenant, and the reason.
 const FOR_ANY_TENANT: &[(&str, &str)] = &[
     ("tenancy.authenticate_api_key", "the hash of the key proves the right to act for its tenant"),
-    ("tenancy.may_act_for", "answers whether the caller may act for the tenant"),
     ("tenancy.verified_tenant_id", "checks the signature of the tenant"),
 ];
 
@@ -296,6 +295,16 @@ impl Catalogue {
             .collect()
     }
 
+    /// Functions that read the same clock more than once. Those of the M10 contract have its formulas.
+    fn repeated_clocks(&self) -> Vec<String> {
+        let repeated = |function: &Function| {
+            let clocks = bodies::repeated_clocks(&function.body);
+            (!clocks.is_empty()).then(|| format!("{}: {}", function.name, clocks.join(", ")))
+        };
+        let checked = self.checked().filter(|function| !CONTRACT.contains(&function.name.as_str()));
+        checked.filter_map(repeated).collect()
+    }
+
     /// Updates that read a clock in a way that Citus refuses, by function.
     fn clocks(&self) -> Vec<String> {
         self.checked()
@@ -338,6 +347,7 @@ async fn every_statement_filters_by_the_tenant() -> anyhow::Result<()> {
     assert_eq!(found.keys().copied().collect::<BTreeSet<_>>(), excepted, "{found:#?}");
     assert_eq!(catalogue.choices_that_act(), [""; 0]);
     assert_eq!(catalogue.clocks(), [""; 0]);
+    assert_eq!(catalogue.repeated_clocks(), [""; 0]);
 
     // Each filter is missed when it is gone.
     let filter = ".tenant_id = p_tenant_id";

@@ -9,6 +9,9 @@ use postrider_store::postgres::{
 use super::recorded;
 use crate::{sql::execute, world::World};
 
+/// The words of `doctor` about a table that is gone. It looks for lost tables before it checks the contracts.
+const INCOMPLETE: &str = "the installation is incomplete";
+
 /// A change, and what is said about it.
 const BREACHES: &[(&str, &str)] = &[
     (
@@ -27,7 +30,7 @@ const BREACHES: &[(&str, &str)] = &[
         "alter table jobs.sync_errors alter column error_code type varchar(9)",
         "jobs.sync_errors.error_code is character varying(9); the contract says text",
     ),
-    ("alter table jobs.decision_cards rename to cards", "the installation is incomplete"),
+    ("alter table jobs.decision_cards rename to cards", INCOMPLETE),
     (
         "alter table channels.channel_outbox drop constraint channel_outbox_status_check, add constraint channel_outbox_status_check \
          check (status in ('pending', 'sending', 'sent', 'dead', 'lost'))",
@@ -85,6 +88,7 @@ async fn a_migration_that_would_break_a_contract_is_undone() -> anyhow::Result<(
         let tree = Tree::current().with_step("upgrades/0001_breach.sql", &format!("{breach};\n"));
         let error = migrate::apply(&world.admin_url(), &tree).await.unwrap_err().to_string();
         assert!(error.starts_with("the migration would break the frozen contracts: "), "{breach}: {error}");
+        let expected = if *expected == INCOMPLETE { "jobs.decision_cards is missing" } else { expected };
         assert!(error.contains(expected), "{breach}: {error}");
         assert_eq!(recorded(&admin).await?, before);
     }

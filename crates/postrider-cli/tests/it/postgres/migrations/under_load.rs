@@ -31,10 +31,11 @@ const BATCHES: usize = 5;
 const EVENTS: i64 = 20;
 const RUNS: usize = 40;
 
-/// The file with the function that is changed incompatibly, its old name, and its new one.
+/// The file with the function that is changed incompatibly, and the function. Its new signature has one more argument.
 const FILE: &str = "jobs/functions/invoke.sql";
-const OLD: &str = "jobs.acquire_run";
-const NEW: &str = "jobs.acquire_keyed_run";
+const FUNCTION: &str = "jobs.acquire_run";
+const OLD_ARGUMENTS: &str = "uuid, uuid, text, text, jsonb, boolean, text";
+const NEW_ARGUMENTS: &str = "uuid, uuid, text, text, jsonb, boolean, text, integer";
 
 /// A function that leaves one row per run.
 const WORK: &str = "
@@ -46,19 +47,22 @@ const WORK: &str = "
     $$ begin insert into shop.done values ((p_input ->> 'run')::uuid); return '{}'; end $$;
     grant execute on function shop.work(jsonb) to postrider_worker, postrider_app";
 
-/// The release after this one has the new function beside the old one. The one after that drops the old one.
+/// The release after this one has both signatures. The one after that drops the old one.
 fn releases() -> (Tree, Tree) {
     let current = Tree::current();
     let file = current.file(FILE).unwrap().to_owned();
-    let definition = &file[file.find(&format!("create or replace function {OLD}(")).unwrap()..];
-    let arguments = definition.split_once(" is\n").unwrap().0.rsplit_once('(').unwrap().1;
-    let both = format!("{file}\n{}", definition.replace(OLD, NEW));
+    let (before, definition) =
+        file.split_at(file.find(&format!("create or replace function {FUNCTION}(")).unwrap());
+    let changed = definition
+        .replacen("p_actor text)", "p_actor text, p_priority integer)", 1)
+        .replace(OLD_ARGUMENTS, NEW_ARGUMENTS);
     let drop = format!(
-        "-- Safe while workers run: no code calls it any more.\ndrop function if exists {OLD}({arguments};\n"
+        "-- Safe while workers run: no code calls it any more.\n\
+         drop function if exists {FUNCTION}({OLD_ARGUMENTS});\n"
     );
-    let beside = current.clone().with_file(FILE, &both).of_release(Release(90, 0, 0));
+    let beside = current.clone().with_file(FILE, &format!("{file}\n{changed}")).of_release(Release(90, 0, 0));
     let after = current
-        .with_file(FILE, &file.replace(OLD, NEW))
+        .with_file(FILE, &format!("{before}{changed}"))
         .with_step("upgrades/0001_drop.sql", &drop)
         .of_release(Release(91, 0, 0));
     (beside, after)
@@ -102,7 +106,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Invokes a function once per permit, by the name that the release has, and tries again after a failure.
+    /// Invokes a function once per permit, with the arguments that the release has, and tries again after a failure.
     fn invoke(&self, tenant: Uuid) -> JoinHandle<anyhow::Result<Vec<Uuid>>> {
         let Self { app, runs, is_moved, failures, .. } = self;
         let (app, permits, is_moved, failures) =
@@ -145,11 +149,11 @@ async fn invoke_once(
     n: usize,
     is_moved: bool,
 ) -> Result<(), sqlx::Error> {
-    let name = if is_moved { NEW } else { OLD };
+    let priority = if is_moved { ", 1" } else { "" };
     let mut transaction = app.begin().await?;
     execute(&mut *transaction, acting_as(tenant)).await?;
     let call = format!(
-        "select * from {name}('{tenant}', '{run}', 'work', '{n:012x}', '{{\"run\": \"{run}\"}}', false, 'a test')"
+        "select * from {FUNCTION}('{tenant}', '{run}', 'work', '{n:012x}', '{{\"run\": \"{run}\"}}', false, 'a test'{priority})"
     );
     execute(&mut *transaction, call).await?;
     transaction.commit().await
@@ -194,7 +198,7 @@ async fn nothing_is_lost_or_sent_twice_while_functions_are_applied_again_and_rep
             bots.reply(vendor, n).await?;
         }
         assert_eq!(apply_again(admin, &world.admin_url(), tree).await?, files + steps);
-        // The release with both functions is there: now the code is moved.
+        // The release with both signatures is there: now the code is moved.
         clients.is_moved.store(tree.release >= beside.release, Ordering::SeqCst);
     }
     assert_eq!(stage.run_status(run).await?, "running", "the campaign had ended before the upgrades");
@@ -237,7 +241,10 @@ async fn nothing_is_lost_or_sent_twice_while_functions_are_applied_again_and_rep
     done.sort_unstable();
     assert_eq!(done, runs, "each run worked once");
 
-    let gone = format!("select to_regproc('{OLD}') is null and to_regproc('{NEW}') is not null");
+    let gone = format!(
+        "select to_regprocedure('{FUNCTION}({OLD_ARGUMENTS})') is null
+            and to_regprocedure('{FUNCTION}({NEW_ARGUMENTS})') is not null"
+    );
     assert_eq!(texts(admin, format!("select ({gone})::text")).await?, ["true"]);
     for server in servers {
         let complaints: Vec<String> =
