@@ -7,7 +7,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::world::Process;
 
-/// What happens there.
+/// The way in which the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The process is killed.
@@ -19,7 +19,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// What the process is told.
+    /// The variables for the process.
     pub fn environment(self, point: &str) -> Vec<(&'static str, &str)> {
         let at = ("CRASH_AT", point);
         if self == Self::Kill { vec![at] } else { vec![at, ("CRASH_BY", "panic")] }

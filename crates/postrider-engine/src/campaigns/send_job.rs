@@ -57,7 +57,7 @@ pub(super) enum Ended {
     Failed(String),
 }
 
-/// Why a send job is released. What was in flight has ended.
+/// Why a send job is released. Every call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
     /// The worker is stopping.

@@ -1,5 +1,5 @@
--- What is in doubt, in the order of reservations. What is marked has an index of its own. What is not marked yet, because its worker has
--- only just fallen silent, belongs to a job that has not ended.
+-- Items in doubt, in the order of reservations. Marked rows have an index of their own. A row that is not marked yet, because its worker
+-- has only just stopped its heartbeats, belongs to a send job that has not ended.
 with marked as (
     select item.id
       from execution.channel_outbox as item

@@ -31,7 +31,7 @@ impl Stage {
         Ok(conversation)
     }
 
-    /// What the log says of one subject, oldest first: the action, and who it was.
+    /// The audit log of one subject, oldest first: the action and its actor.
     fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
         let page = self.get(&self.acme.admin, "/audit?limit=200")?.expect(200)?;
         let lines = page["items"].as_array().context("no lines")?.iter().rev();
@@ -346,7 +346,7 @@ async fn a_dead_reply_is_queued_again_once_audited_and_hinted() -> anyhow::Resul
     let url = stage.world.url("postrider_worker");
     let (mut hints, listening) = wakeups::listen(&url, replies::HINT_CHANNEL, cancelled.clone())?;
     let listener = tokio::spawn(listening);
-    // What was heard while it began to listen is not what is waited for.
+    // The test ignores a hint that arrived while the listener started.
     hints.changed().await?;
     hints.mark_unchanged();
 

@@ -1,4 +1,4 @@
-//! What chat is made of: accounts, links, executors, messages and replies, made with the store's own functions.
+//! Material of chat: accounts, links, executors, messages and replies, made with the store's own functions.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Conversation {
         Ok(id)
     }
 
-    /// Somebody writes.
+    /// A sender writes a message.
     pub async fn receive(&self, id: &str, sender: &str, text: &str) -> anyhow::Result<Receipt> {
         let message = InboundMessage {
             provider_message_id: id.to_owned(),
@@ -101,7 +101,7 @@ impl Conversation {
         Ok(messages::receive(&self.admin, self.tenant, self.account, &self.provider, message, HOW).await?)
     }
 
-    /// Somebody who may writes, and nobody has executed it yet.
+    /// A permitted sender writes a message, which no process has executed yet.
     pub async fn accept(&self, id: &str, sender: &str, text: &str) -> anyhow::Result<Execution> {
         match self.receive(id, sender, text).await? {
             Receipt::Execute(execution) => Ok(*execution),

@@ -154,7 +154,7 @@ async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
     for tenant in [&stage.acme, &beta] {
         import(&stage, tenant, "last", "email\nlast@example.org\n")?.expect(200)?;
     }
-    // Somebody holds the lead that is on the last line of each file, so the imports come no further than that.
+    // Another transaction locks the lead on the last line of each file, so the imports stop there.
     let mut held = stage.admin.begin().await?;
     sqlx::query("select from execution.leads for update").execute(&mut *held).await?;
     let mut imports = Vec::new();
@@ -178,7 +178,7 @@ async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
         stage.get(&stage.acme.viewer, path)?.expect(200)?;
     }
     assert_eq!(Call::new(&stage.server.http_url, "GET", "/readyz").send()?.status, 200);
-    // What is stored is stored: whoever unsubscribes does not wait for the rest of the file.
+    // The imported leads are committed: an unsubscription does not wait for the rest of the file.
     let sql = "select id from execution.leads where email like '_-0@example.org' and tenant_id = $1";
     for tenant in [&stage.acme, &beta] {
         let lead: Option<uuid::Uuid> =

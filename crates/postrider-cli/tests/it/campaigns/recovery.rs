@@ -11,7 +11,7 @@ use crate::{
     world::{Sim, World, eventually},
 };
 
-/// What the provider did, by its own book.
+/// The number of calls on which the provider acted, by its own receipts.
 pub fn acted(sim: &Sim) -> anyhow::Result<usize> {
     Ok(sim.receipts()?.iter().filter(|receipt| receipt["acted"] == true).count())
 }
@@ -66,7 +66,7 @@ mod scenarios {
         Ok(alive)
     }
 
-    /// What an operator says who has looked at the provider's own log.
+    /// The decision of an operator after a look at the provider's own log.
     async fn resolve(stage: &Stage, run: Uuid, as_what: &str, message_id: &str) -> anyhow::Result<()> {
         let sql = format!(
             "select execution.resolve_in_doubt(tenancy.current_tenant_id(), id, '{as_what}', nullif('{message_id}', ''), 'the provider''s log says so', 'an operator')
@@ -261,7 +261,7 @@ async fn a_worker_that_stands_still_in_a_transaction_holds_up_nobody_elses_jobs(
     let (world, sim) = (World::new().await?, Sim::start(&[])?);
     let stage = Stage::with_sim(&world, &sim, 2).await?;
     let stuck = stage.deploy_one("stuck", "email").await?;
-    // What a worker has done that is stopped after it settled an item and before it committed.
+    // The work of a worker that is stopped after it settled an item and before it committed.
     execute(
         &stage.admin,
         "select from execution.tenants_with_due_jobs(10) as due,

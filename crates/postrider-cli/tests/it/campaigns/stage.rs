@@ -1,4 +1,4 @@
-//! What a campaign needs to run: a tenant with an account at the sim, a list of leads, content, phases.
+//! Fixtures of a campaign: a tenant with an account at the sim, a list of leads, content, phases.
 
 use std::collections::BTreeMap;
 

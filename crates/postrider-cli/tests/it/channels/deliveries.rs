@@ -1,4 +1,4 @@
-//! What providers tell about replies without being asked.
+//! Delivery reports that providers send about replies.
 
 use uuid::Uuid;
 

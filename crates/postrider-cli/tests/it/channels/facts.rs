@@ -1,4 +1,4 @@
-//! What was written stays as it was written, and what is on its way stays at all; even against the superuser.
+//! Stored messages and replies never change, and unfinished ones cannot be removed, not even by the superuser.
 
 use super::rows::Rows;
 use crate::sql::{execute, number, refusal, texts};

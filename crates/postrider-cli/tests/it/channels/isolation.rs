@@ -10,7 +10,7 @@ use crate::{
 
 const TABLES: [&str; 4] = ["channel_outbox", "channel_messages", "channel_links", "channel_executors"];
 
-/// What is set, and the tenant whose rows are seen then.
+/// The settings of a transaction, and the tenant whose rows are visible then.
 type Context<'a> = (Vec<(&'a str, &'a str)>, Option<&'a str>);
 
 /// Two tenants with a reply each, and so with a row in each table.
@@ -47,7 +47,7 @@ async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_with
                 for (name, value) in settings {
                     execute(&mut *transaction, format!("set local {name} = '{value}'")).await?;
                 }
-                // What the server signs is the one tenant that the settings name.
+                // The server's signature covers the one tenant that the settings name.
                 let signed = visible.map_or(Uuid::nil(), |visible| visible.parse().unwrap());
                 let sign = format!("set local app.tenant_signature = '{}'", signature(signed));
                 execute(&mut *transaction, sign).await?;
@@ -127,7 +127,7 @@ async fn the_secret_of_an_executor_is_given_to_who_executes_for_the_tenant_and_n
         )
     };
     assert_eq!(rows.ask::<String>(rows.own, secret(rows.own.tenant)).await?, "sealed");
-    // What another tenant has for all its accounts, and nothing of this one's.
+    // The other tenant gets the secret of its executor for all accounts, and nothing of this tenant's.
     assert_eq!(rows.ask::<String>(other, secret(other.tenant)).await?, "none");
     assert_eq!(refusal(rows.ask::<String>(other, secret(rows.own.tenant)).await)?.code, "42501");
     assert_eq!(refusal(texts(&rows.app, secret(rows.own.tenant)).await)?.code, "42501");

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim_on, finish, receive, settle};
 use crate::sql::{acting_as, execute, number, texts};
 
-/// What this session has counted so far: whole tables read, and rows fetched through indexes.
+/// The counts of this session so far: whole tables read, and rows fetched through indexes.
 async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
     let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables \
                   where schemaname = 'channels' and relname in ('channel_messages', 'channel_outbox') order by 1";
@@ -95,7 +95,7 @@ impl Life<'_> {
         self.looked("reporting", before, 4).await
     }
 
-    /// What is done every few seconds, and finds nothing.
+    /// The statements that run every few seconds and find nothing.
     async fn sweep(&mut self) -> anyhow::Result<()> {
         let tenant = self.bot.tenant;
         for sweep in [

@@ -136,7 +136,7 @@ async fn who_is_not_linked_or_may_not_is_denied_for_good() -> anyhow::Result<()>
         rows.look(why, "channel_messages", operator.message_id).await?,
         "denied_rbac: Ann is operator, and it takes admin: 0"
     );
-    // Whatever is changed later: denied is denied.
+    // A later change of the link does not change a denied message.
     require(&rows, None, "viewer").await?;
     for (sender, name) in [("bob", "from a stranger"), ("ann", "from an operator")] {
         let link = format!(

@@ -29,7 +29,7 @@ pub struct Bot {
     pub account: Uuid,
 }
 
-/// What receive_message and claim_unfinished_messages say.
+/// The result of receive_message and claim_unfinished_messages.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Received {
     pub message_id: Uuid,
@@ -52,7 +52,7 @@ pub struct Claimed {
     pub provider_message_id: Option<String>,
 }
 
-/// What a dispatcher has room for.
+/// The capacity of a dispatcher.
 #[derive(Debug, Clone)]
 pub struct Room {
     pub limit: i32,
@@ -68,7 +68,7 @@ impl Room {
     }
 }
 
-/// What became of an attempt: `settle_replies` is told so.
+/// The result of an attempt, as `settle_replies` takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
     pub word: &'static str,
@@ -185,7 +185,7 @@ impl Rows {
         Ok(held.id)
     }
 
-    /// Many replies in this state, made as only a superuser can. What they need beside: columns, and their values.
+    /// Many replies in this state, made as only a superuser can. `more` has further columns and their values.
     pub async fn fill(
         &self,
         bot: Bot,
@@ -233,7 +233,7 @@ impl Rows {
         self.look("to_jsonb(channel_outbox)", "channel_outbox", id).await
     }
 
-    /// What the audit log says about something, in order.
+    /// The audit log of a subject, in order.
     pub async fn log_of(&self, subject: String) -> Result<Vec<String>, sqlx::Error> {
         let sql = format!(
             "select concat_ws(' ', action, 'by', actor, note) from tenancy.audit_log where subject = '{subject}' order by id"

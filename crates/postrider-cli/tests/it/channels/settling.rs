@@ -1,4 +1,4 @@
-//! What became of an attempt: sent, tried again, dead or given back, each under its claim.
+//! Results of attempts: sent, to be retried, dead or released, each under its claim.
 
 use super::rows::{Bot, DEAD, RELEASE, RETRY, Room, Rows, SENT, UNKNOWN, Verdict, claim, reclaim, settle};
 use crate::sql::{execute, texts};
@@ -56,7 +56,7 @@ async fn a_reply_that_failed_as_often_as_it_may_is_dead_and_audited() -> anyhow:
     for failures in 1..=5 {
         let held = claim(&rows.worker, "w", &Room::of(10)).await?.remove(0);
         assert_eq!((held.claims, held.attempt_count), (failures, failures - 1));
-        // What was not tried does not count, however often.
+        // A claim without a call counts no attempt, however often it happens.
         assert_eq!(settle(&rows.worker, "w", &[(&held, RELEASE)]).await?, ["pending"]);
         execute(&rows.admin, "update channels.channel_outbox set claims = claims - 1").await?;
         let held = claim(&rows.worker, "w", &Room::of(10)).await?.remove(0);

@@ -189,7 +189,7 @@ async fn of_many_who_take_up_finish_and_enqueue_each_message_has_one() -> anyhow
         finished += ended;
         unique.extend(taken);
     }
-    // Whoever found everything held by others left early; what was taken was taken once.
+    // A claimer that found every row locked returned early; each row was claimed once.
     assert_eq!((all, finished), (unique.len(), unique.len()));
     assert_eq!(unique.len(), MESSAGES);
     let replies = "select count(distinct channel_message_id) from channels.channel_outbox";

@@ -41,7 +41,7 @@ impl Stage {
         run_with_input(self.command(args).env("POSTRIDER_MASTER_KEY", MASTER_KEY), input)
     }
 
-    /// What the log says of a subject: the action, and who it was.
+    /// The audit log of a subject: the action and its actor.
     pub async fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
         let sql = "select action, actor from tenancy.audit_log where subject = $1 order by id";
         Ok(sqlx::query_as(sql).bind(subject).fetch_all(&self.admin).await?)

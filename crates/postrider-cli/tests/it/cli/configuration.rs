@@ -180,7 +180,7 @@ fn a_mistake_in_the_environment_is_named_by_its_variable() -> anyhow::Result<()>
     Ok(())
 }
 
-/// What types cannot say about a sink is said before anything is started.
+/// The server checks the rules about a sink that types cannot express before it starts.
 #[test]
 fn a_sink_that_cannot_work_is_refused_before_anything_is_started() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;

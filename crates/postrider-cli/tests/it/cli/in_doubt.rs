@@ -51,7 +51,7 @@ async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_tim
         listed.stderr
     );
 
-    // Whoever reserved the third one is not heard of for a minute.
+    // The worker that reserved the third item sends no heartbeat for a minute.
     stage
         .world
         .as_superuser("update execution.job_queue set locked_at = now() - interval '61 seconds'")

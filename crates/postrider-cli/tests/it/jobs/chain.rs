@@ -39,7 +39,7 @@ impl Crew {
         Ok(execute(&self.admin, "update jobs.schedules set next_fire_at = now()").await?)
     }
 
-    /// What became of the only firing of a schedule, as its people see it.
+    /// The result of the only firing of a schedule, as the tenant reads it.
     fn firing(&self, server: &Server, schedule: Uuid) -> anyhow::Result<Value> {
         let page =
             self.call(server, "GET", &format!("/schedules/{schedule}/firings"), &Value::Null)?.expect(200)?;
@@ -211,7 +211,7 @@ async fn everybody_is_told_of_an_alert_once_and_once_that_it_is_over() -> anyhow
     }
     assert_eq!((watch.alerts().await?, watch.told()?), (vec!["failed-jobs active OPEN".to_owned()], (1, 1)));
 
-    // What failed is given up by a person: the alert resolves itself, with its card, and that is told once, too.
+    // An operator cancels the failed job run: the alert resolves itself with its card, and its recipients get one notification of that, too.
     crew.call(server, "POST", &format!("/job-runs/{failed}/cancel"), &Value::Null)?.expect(200)?;
     for sent in [2, 0] {
         assert_eq!(watch.again()?["sent"], sent);

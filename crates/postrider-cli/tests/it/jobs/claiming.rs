@@ -59,7 +59,7 @@ async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
     for run in &taken {
         assert_eq!(stage.look_at_run(held, run.id).await?, "running w t t t t");
     }
-    // Nobody waits for somebody who claims: what is being claimed is passed over.
+    // A claim does not wait for another claim: it skips locked rows.
     stage.fill_due(own, 2).await?;
     let mut first = stage.worker.begin().await?;
     assert_eq!(claim(&mut *first, "w", &Room::of(1)).await?.len(), 1);

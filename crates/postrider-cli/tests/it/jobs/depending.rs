@@ -13,7 +13,7 @@ async fn go_on(stage: &Stage) -> Result<i64, sqlx::Error> {
     number(&stage.worker, "select coalesce(sum(jobs.fire_waiting(tenant_id, firings, '1 day')), 0)::bigint from jobs.tenants_with_waiting_firings(100)").await
 }
 
-/// What a firing waits for, as the tenant reads it.
+/// The reason why a firing waits, as the tenant reads it.
 async fn why(stage: &Stage, schedule: Uuid) -> Result<Option<String>, sqlx::Error> {
     let sql = format!(
         "select jobs.why_waiting(tenancy.current_tenant_id(), schedule_id, fire_at) from jobs.schedule_firings where schedule_id = '{schedule}' and outcome = 'waiting'"

@@ -110,7 +110,7 @@ async fn a_failure_that_would_come_again_is_given_up_at_once() -> anyhow::Result
     }
     let closed = "select concat_ws(' ', is_resolved, resolved_by, resolution_note) from jobs.sync_errors where is_resolved";
     assert_eq!(texts(&stage.admin, closed).await?, ["t postrider a later attempt completed the run"]);
-    // What fails for good again after that is a new letter.
+    // A later final failure makes a new dead letter.
     stage.function(stage.own, "g").await?;
     stage.ended(stage.own, "g", End::Refused).await?;
     assert_eq!(number(&stage.admin, "select count(*) from jobs.sync_errors").await?, 3);

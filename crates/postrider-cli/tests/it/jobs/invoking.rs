@@ -87,7 +87,7 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
     let log = texts(&crew.admin, "select subject from tenancy.audit_log where action = 'run.forced'").await?;
     assert_eq!(log, [format!("job_run:{again}")]);
 
-    // Who does not want to wait looks later; beside what is active nothing is forced.
+    // A caller that does not want to wait reads the job run later; `force` changes nothing while a job run is active.
     let url = endpoint.at("slow", Does::Holds);
     crew.put(&doors[2], "slow", &json!({ "target": { "http": url } }))?;
     let answer = crew.invocation(&doors[2], "slow", "?wait=1", &Value::Null)?.expect(202)?;

@@ -31,7 +31,7 @@ const answers = texts.map(text => [computeEntityHash(JSON.parse(text)), JSON.str
 process.stdout.write(JSON.stringify(answers));
 "#;
 
-/// What JavaScript says: the hash and the text.
+/// The result of JavaScript: the hash and the text.
 async fn javascript(texts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     let mut node = tokio::process::Command::new("node")
         .args(["-e", JAVASCRIPT])

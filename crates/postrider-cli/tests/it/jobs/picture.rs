@@ -17,7 +17,7 @@ async fn scene() -> anyhow::Result<Stage> {
     Ok(stage)
 }
 
-/// Invokes it at these times of a day. What was acquired is claimed and looks, all at the same moment, and is ended.
+/// Invokes it at these times of a day. The acquired job run is claimed, runs its check, all at the same moment, and is ended.
 /// Answers what each invocation was told.
 async fn invoke_three_times(stage: &Stage) -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();

@@ -104,7 +104,7 @@ async fn fire(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is done every few seconds or minutes, and finds nothing.
+/// The statements that run every few seconds or minutes and find nothing.
 async fn sweep(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     let own = stage.own;
     for sql in [

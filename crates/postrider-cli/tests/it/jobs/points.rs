@@ -27,7 +27,7 @@ const DYING: &[(&str, End, Option<End>)] = &[
     ("run.claimed", (0, &[1]), Some((0, &[1]))),
     ("run.after_claim", (1, &[2]), Some((1, &[2]))),
     ("run.before_call", (1, &[2]), Some((1, &[2]))),
-    // What it did is known to the function, and to nobody here.
+    // Only the function knows its effect; the database does not.
     ("run.after_call", (1, &[1, 2]), Some((0, &[1]))),
     // A function in the database does not pass here: there is nothing left to be written down.
     ("run.before_end", (1, &[1, 2]), None),

@@ -1,4 +1,4 @@
-//! What is over long enough is removed; what somebody still needs is kept.
+//! Old rows that are over are removed; rows that others still need are kept.
 
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! What no statement of anybody can do to the rows of jobs: every constraint by its name, facts, counts, and what is kept.
+//! Changes of job rows that no statement can make: every constraint by its name, immutable columns, counts, and rows that must stay.
 
 use std::collections::BTreeSet;
 

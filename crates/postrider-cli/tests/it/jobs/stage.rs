@@ -32,7 +32,7 @@ pub struct Claimed {
     pub kind: Option<String>,
 }
 
-/// What a runner has room for, and can run.
+/// The capacity of a runner, and the functions that it can run.
 #[derive(Debug, Clone)]
 pub struct Room {
     pub limit: i32,
@@ -167,7 +167,7 @@ impl Stage {
         Ok(held.id)
     }
 
-    /// Many runs of `f` under keys of their own, made as only a superuser can. What they need beside: columns, and their values.
+    /// Many runs of `f` under keys of their own, made as only a superuser can. `more` has further columns and their values.
     pub async fn fill(
         &self,
         tenant: Uuid,
@@ -209,7 +209,7 @@ impl Stage {
         Ok(texts(&self.admin, all).await?.join(""))
     }
 
-    /// What the audit log says about something, in order.
+    /// The audit log of a subject, in order.
     pub async fn log_of(&self, subject: String) -> Result<Vec<String>, sqlx::Error> {
         let sql = format!(
             "select concat_ws(' ', action, 'by', actor, note) from tenancy.audit_log where subject = '{subject}' order by id"

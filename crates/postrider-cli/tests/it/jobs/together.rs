@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::stage::{End, Room, Stage, acquire, acting_for, claim, ends};
 use crate::sql::{execute, number, texts};
 
-/// What one of many was told, and whether it committed.
+/// The answer to one of many callers, and whether it committed.
 struct Told {
     outcome: String,
     run: Option<Uuid>,
@@ -88,7 +88,7 @@ async fn of_64_who_invoke_at_once_one_acquires_and_the_others_are_told_its_run()
     Ok(())
 }
 
-/// Whoever waits for a winner that gives up tries again: the key is somebody's if and only if somebody committed it.
+/// A caller that waits for a winner that rolls back tries again: the key is taken if and only if a caller committed it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_taken_if_and_only_if_somebody_who_got_it_committed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
@@ -104,7 +104,7 @@ async fn a_key_is_taken_if_and_only_if_somebody_who_got_it_committed() -> anyhow
                 .await?;
         assert_eq!(active, winners, "round {round}");
         assert!(winners.len() <= 1, "round {round}");
-        // Whoever was told of a run was told of one that was committed.
+        // Every job run that a caller got was committed.
         assert!(
             told.iter().filter(|one| one.outcome == "running").all(|one| winners.contains(&one.run)),
             "round {round}"
@@ -151,7 +151,7 @@ async fn race_completion(stage: &Stage, rounds: usize) -> anyhow::Result<i64> {
         while let Some(done) = crowd.join_next().await {
             done??;
         }
-        // What was begun twice is held, so that the next round claims its own.
+        // The job runs of this round stay claimed, so that the next round claims its own.
         execute(
             &stage.admin,
             "update jobs.job_runs set locked_by = 'v', heartbeat_at = now() where status = 'running'",

@@ -52,7 +52,7 @@ async fn a_command_does_what_it_was_told_where_its_words_cannot_be_written() -> 
     let output = create("heard").stderr(on_full_disk()?).output()?;
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stdout)?.contains("admin_key"));
-    // What was asked for is, and the command says so.
+    // The command did its work, and its error says so.
     let output = create("unheard").stdout(on_full_disk()?).output()?;
     assert_eq!(output.status.code(), Some(1));
     let words = String::from_utf8(output.stderr)?;

@@ -1,4 +1,4 @@
-//! What an invocation is answered, whatever becomes of its run.
+//! The response to an invocation, for every end of its job run.
 
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ async fn a_repeated_invocation_answers_for_the_run_of_the_first() -> anyhow::Res
         (first.header("idempotent-replayed"), second.header("idempotent-replayed")),
         (None, Some("true"))
     );
-    // What made no run leaves its key free.
+    // A request that made no job run leaves its key free.
     let refused = invocation(&stage, &stage.acme, "slow/invoke?wait=0", &json!({})).idempotency_key("free");
     refused.send()?.problem(409)?;
     assert_eq!(stage.count("select count(*) from tenancy.requests").await?, 2);

@@ -49,7 +49,7 @@ async fn a_function_is_set_replaced_listed_and_removed() -> anyhow::Result<()> {
     expected.sort_by_key(|name| found.iter().position(|found| found == name));
     assert_eq!(found, expected);
 
-    // What a schedule needs stays, as what it runs and as what it waits for.
+    // A function that a schedule uses, or waits for, cannot be removed.
     let schedule = json!({ "function_name": "a", "cron": "@daily", "depends_on": ["b"] });
     stage.post(&stage.acme.operator, "/schedules", &schedule)?.expect(201)?;
     let delete =

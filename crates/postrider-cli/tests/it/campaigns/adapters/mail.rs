@@ -146,7 +146,7 @@ fn normal(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// What arrived. The last line of a mail always has an end.
+/// The text that arrived. The last line of a mail always has an end.
 fn arrived(received: &Value, sent: Option<&str>) -> Option<String> {
     let text = normal(received.as_str()?);
     let ended = sent.is_some_and(|sent| normal(sent).ends_with('\n'));

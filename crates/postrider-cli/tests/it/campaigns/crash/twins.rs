@@ -24,7 +24,7 @@ async fn duplicates(twin: &str, setup: &mut Setup, launch: Launch) -> anyhow::Re
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_unique_key_the_auditor_reports_duplicates() -> anyhow::Result<()> {
     let mut setup = Setup::new(&Plan::small()).await?;
-    // Whatever relies on the key must run without it: a conflict is not noticed any more.
+    // Statements that rely on the key must run without it: the copy no longer notices a conflict.
     let clause = "on conflict (tenant_id, workspace_id, idempotency_key) do nothing";
     let functions = format!(
         "select pg_get_functiondef(oid) from pg_proc

@@ -211,7 +211,7 @@ async fn versions_of_an_asset_count_without_gaps_and_the_same_words_make_no_new_
     }
     let versions = "select string_agg(version::text, ' ' order by version) from execution.assets";
     assert_eq!(texts(&stage.admin, versions).await?, ["1 2 3 4 5 6 7 8 9 10 11"]);
-    // Nobody can get in the way with a lock whose number is guessed.
+    // No client can block these functions with a guessed advisory lock.
     assert!(
         !texts(&stage.admin, "select prosrc from pg_proc where pronamespace = 'execution'::regnamespace")
             .await?

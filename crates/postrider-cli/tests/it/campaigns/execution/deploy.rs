@@ -146,7 +146,7 @@ async fn a_social_phase_without_a_list_is_one_post() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_sets_queued_and_nothing_else() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    // Whatever any statement of it sets is noted.
+    // A trigger records every status that a statement of the deployment sets.
     let note = "create table public.noted (what text);
         create function public.note() returns trigger language plpgsql as
         $$ begin insert into public.noted values (tg_table_name || ' ' || lower(tg_op) || ' ' || new.status); return null; end $$;

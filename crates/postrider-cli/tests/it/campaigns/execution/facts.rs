@@ -133,7 +133,7 @@ async fn runs_jobs_items_versions_and_the_log_are_never_removed() -> anyhow::Res
         let refused = refusal(execute(&stage.admin, attempt).await)?;
         assert_eq!(refused.code, "23514", "{attempt}: {refused:?}");
     }
-    // What has a run stays as well.
+    // A phase or campaign with a run cannot be removed either.
     for table in ["campaign_phases", "campaigns"] {
         assert_eq!(
             refusal(execute(&stage.admin, format!("delete from execution.{table}")).await)?.code,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Job, Stage, Tenant, claim, finalize, reserve_all, row};
 use crate::sql::{execute, number, refusal, texts};
 
-/// What take_call_tokens answered: how many, how long to wait, why.
+/// The answer of take_call_tokens: number of tokens, time to wait, reason.
 type Answer = (i32, f64, Option<String>);
 
 async fn take(stage: &Stage, job: &Job, wanted: i32, more: &str) -> Result<Answer, sqlx::Error> {
@@ -54,7 +54,7 @@ async fn a_bucket_holds_a_fifth_of_a_second_and_is_given_out_up_to_a_second_ahea
     assert!((42..=60).contains(&granted) && (0.9..=1.0).contains(&wait), "{granted} after {wait}");
     assert_eq!(why.as_deref(), Some("rate"));
     let (granted, wait, _) = take(&stage, &job, 1000, "").await?;
-    // Nobody waits longer than a second for what was given ahead.
+    // No caller waits longer than a second for call tokens that were granted in advance.
     assert!(granted <= 50 && wait <= 1.0, "{granted} after {wait}");
     // A long pause does not fill it any further.
     pass(&stage, "1 hour").await?;
@@ -76,7 +76,7 @@ async fn rates_below_one_and_bursts_and_what_the_provider_allows() -> anyhow::Re
     set(&stage, &json!({ "rate_per_second": 10, "burst": 100 })).await?;
     pass(&stage, "1 hour").await?;
     assert_eq!(take(&stage, &job, 100, "").await?, (100, 0.0, None));
-    // What the provider allows counts where the account says nothing.
+    // The provider's limit applies where the account sets none.
     set(&stage, &json!({})).await?;
     assert_eq!(take(&stage, &job, 1000, "").await?, (1000, 0.0, None));
     let (granted, wait, _) = take(&stage, &job, 1000, ", p_rate => 1").await?;

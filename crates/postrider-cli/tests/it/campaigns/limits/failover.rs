@@ -16,7 +16,7 @@ use crate::{
     world::{Process, World, eventually, postrider},
 };
 
-/// What the first provider does with a key.
+/// The first provider's answer for a key.
 fn by_key(key: &str) -> Answer {
     match key.as_bytes().first() {
         Some(b'0'..=b'3') => Answer::DoesNotLetIn,
@@ -122,7 +122,7 @@ async fn half_of_them_are_asleep(stage: &Stage) -> anyhow::Result<Value> {
     } }))
 }
 
-/// What became of those who are asleep.
+/// The results of recipients outside of their sending hours.
 const ASLEEP: &str = "select item.status || ' ' || (item.moved_to_account_id is not null)
                         from execution.channel_outbox as item join execution.leads as lead on lead.id = item.recipient_id
                        where lead.timezone = 'Etc/GMT-12'";

@@ -129,7 +129,7 @@ impl Scene {
         Ok(keys.into_iter().map(times).collect())
     }
 
-    /// Who settled the items of a run, and as what.
+    /// The actors that settled the items of a run, and their decisions.
     pub async fn settled_by(&self, run: Uuid) -> anyhow::Result<Vec<String>> {
         let sql = format!(
             "select distinct regexp_replace(log.actor, '-.*', '') || ' ' || log.action
@@ -210,7 +210,7 @@ async fn what_was_not_done_is_done_where_that_is_harmless_and_failed_where_it_is
     let _resolver = scene.serve("campaigns,resolver")?;
     for (provider, channel, run) in runs {
         let (state, times, by) = match provider {
-            // Nobody knows, and a second call is not harmless.
+            // The outcome is unknown, and a second call is not harmless.
             "twilio" => ("in doubt".to_owned(), 0, "resolver item.left_to_a_person".to_owned()),
             "sim" => ("failed".to_owned(), 0, "resolver item.resolved_as_failed".to_owned()),
             _ => (success(channel), 1, format!("resolver item.resolved_as_{}", success(channel))),

@@ -43,7 +43,7 @@ fn good() -> Facts {
     facts
 }
 
-/// What the auditor says when a fact is broken.
+/// The auditor's report when a fact is broken.
 fn broken(breaks: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = good();
     breaks(&mut facts);

@@ -263,7 +263,7 @@ async fn an_address_is_confirmed_to_who_knows_its_secret() -> anyhow::Result<()>
     ] {
         ask(&whatsapp, query)?.problem(403)?;
     }
-    // Nobody else asks so.
+    // No other vendor verifies its webhook like this.
     for vendor in [Vendor::Slack, Vendor::Telegram, Vendor::Webhook] {
         let bot = stage.bot_of(&stage.acme, vendor, "asked").await?;
         ask(&bot, "?hub.mode=subscribe&hub.challenge=1&hub.verify_token=verify-own")?.problem(404)?;

@@ -1,4 +1,4 @@
-//! What makes no sense.
+//! Arguments that make no sense.
 
 use uuid::Uuid;
 

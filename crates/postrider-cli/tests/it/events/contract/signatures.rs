@@ -1,4 +1,4 @@
-//! What the catalogue says about the three functions, and who notices when it says something else.
+//! The catalogue's entries of the three functions, and the checks that notice another entry.
 
 use postrider_store::postgres::{
     doctor,

@@ -1,4 +1,4 @@
-//! What is done for speed changes no answer: completing many at once, and claims that begin where the last one did.
+//! Optimisations change no answer: completing many at once, and claims that begin where the last one did.
 
 use std::collections::BTreeSet;
 
@@ -108,10 +108,10 @@ async fn session_in_a_backlog(world: &World) -> anyhow::Result<sqlx::pool::PoolC
     Ok(session)
 }
 
-/// What a second would do to the memory of the session.
+/// Ages the memory of the session by more than a second.
 const A_SECOND_LATER: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
     current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) - 2) * 1000000)::bigint::text), false)";
-/// What a clock that was set back by an hour makes of it.
+/// Sets the memory of the session as a clock does that was set back by an hour.
 const AN_HOUR_AHEAD: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
     current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) + 3600) * 1000000)::bigint::text), false)";
 

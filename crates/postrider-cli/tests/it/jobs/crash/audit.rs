@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::report::{Change, Facts, Firing, Function, Letter, Receipt, Report, Run, Schedule};
 
-/// What is said about a run whose process was not heard of any more.
+/// The error of a job run whose process stopped its heartbeats.
 pub const WENT_AWAY: &str = "the process that ran it went away";
 
 /// Reasons not to make a run of a firing: the grain has one.

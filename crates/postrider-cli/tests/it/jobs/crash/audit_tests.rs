@@ -150,7 +150,7 @@ fn receipt(n: usize, attempt: i32, answered: Option<i64>) -> Receipt {
     Receipt { run: id(n).to_string(), attempt, acted: answered.is_some(), answered, verified: true }
 }
 
-/// What the auditor says when a fact is broken. It must not say that all is well.
+/// The auditor's report when a fact is broken. It must not say that all is well.
 fn broken(breaks: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = good();
     breaks(&mut facts);
@@ -271,7 +271,7 @@ fn a_function_in_the_database_has_its_effect_once_and_with_its_end() {
     assert_eq!(none.effects, [format!("{}: 0 effects with its end", id(SQL))]);
     let twice = broken(|facts| facts.effects.push(facts.effects[0].clone()));
     assert_eq!(twice.effects.len(), 1);
-    // What the attempt did whose process died.
+    // An effect of the attempt whose process died.
     let left =
         broken(|facts| facts.effects.push(Effect { xid: xid(SQL, 0), input: Some(json!({ "n": SQL })) }));
     assert_eq!(left.effects.len(), 1);

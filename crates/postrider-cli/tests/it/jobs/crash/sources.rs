@@ -19,9 +19,9 @@ use crate::{
 const OFTEN: u32 = 50;
 const MINUTE: i64 = 60_000_000;
 
-/// What callers invoke.
+/// The functions that callers invoke.
 const INVOKED: [&str; 4] = ["call", "call-briefly", "write", "answer"];
-/// What schedules run, and on what times: expression, minutes between firings, since how many minutes they are due.
+/// The functions of schedules, with their times: expression, minutes between firings, since how many minutes they are due.
 const SCHEDULED: [(&str, &str, i64, i64); 4] = [
     ("tick", "*/5 * * * *", 5, 50),
     ("poll", "* * * * *", 1, 20),
@@ -31,7 +31,7 @@ const SCHEDULED: [(&str, &str, i64, i64); 4] = [
 
 #[derive(Default)]
 pub struct Sources {
-    /// What callers were told that it was made.
+    /// The job runs that callers got in responses.
     pub acquired: HashSet<Uuid>,
     pub schedules: Vec<Scheduled>,
     invoked: u32,

@@ -1,4 +1,4 @@
-//! What jobs do under faults: callers invoke functions, schedules fire, and processes run what is due.
+//! Job runs under faults: callers invoke functions, schedules fire, and processes run what is due.
 
 use std::{collections::BTreeSet, time::Duration};
 

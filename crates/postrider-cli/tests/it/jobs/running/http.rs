@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::world::Sim;
 
-/// What nobody waits for: runs are let go by a hint, or not within this test.
+/// No test waits for this lease: a hint stops a job run, or the test fails.
 const LONG_LEASE: &str = "lease_seconds = 3600";
 
 fn headers(asked: &Asked) -> anyhow::Result<HeaderMap> {
@@ -88,7 +88,7 @@ async fn whatever_a_function_answers_its_run_ends_and_says_why() -> anyhow::Resu
     let server = crew.serve("api,scheduler", LONG_LEASE)?;
     let answers = |status, content_type, body: &str| Does::Answers(status, content_type, body.to_owned());
     let huge = format!("[\"{}\"]", "x".repeat(5 * 1024 * 1024));
-    // What it does, how often it is asked, and what the run says.
+    // The endpoint's reaction, the expected number of calls, and the error of the job run.
     let cases = [
         ("garbage", answers(200, JSON, "{not json"), 1, "JSON"),
         ("page", answers(200, "text/html", "<html>"), 1, "content type `text/html`"),
@@ -106,7 +106,7 @@ async fn whatever_a_function_answers_its_run_ends_and_says_why() -> anyhow::Resu
         crew.put(&server, name, &function)?;
         runs.push((name, crew.invoke(&server, name, &Value::Null)?, asked, says));
     }
-    // Nobody listens there.
+    // No server listens there.
     crew.put(&server, "nobody", &json!({ "target": { "http": "http://127.0.0.1:1/" }, "retry": soon(1) }))?;
     runs.push(("nobody", crew.invoke(&server, "nobody", &Value::Null)?, 0, "reach"));
     for (name, run, asked, says) in runs {

@@ -132,7 +132,7 @@ async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> 
     let run = crew.ends(run, "completed").await?;
     assert_eq!(run.result, Some(json!({ "attempt": 1, "input": { "a": 1 } })));
 
-    // What this runner does not know waits for one that does.
+    // A function that this runner does not know waits for a runner that does.
     let waits = crew.run(unknown).await?;
     assert_eq!((waits.status.as_str(), waits.claims, waits.is_held), ("running", 0, false), "{waits:?}");
     let other =

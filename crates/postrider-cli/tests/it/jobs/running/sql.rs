@@ -12,7 +12,7 @@ use crate::{
     world::{Server, eventually},
 };
 
-/// Somebody's own schema. Every function leaves a line when what it did is committed.
+/// The schema of an application. Every function leaves a line when what it did is committed.
 const SHOP: &str = r"
     create schema shop;
     grant usage on schema shop to postrider_worker, postrider_app;
@@ -97,7 +97,7 @@ async fn what_a_sql_function_did_and_that_its_run_is_completed_are_one() -> anyh
         (Some(Value::Null), 1)
     );
 
-    // Whatever it says after it has written something, that is gone.
+    // A function that fails after a write leaves nothing of it.
     let passing = crew.shop(&server, "raises", &json!({ "code": "40001" }), 60)?;
     let run = crew.ends(passing, "failed").await?;
     assert_eq!((run.claims, run.error()), (2, "shop.raises: it will not do"));
@@ -115,7 +115,7 @@ async fn what_a_sql_function_did_and_that_its_run_is_completed_are_one() -> anyh
         assert_eq!((crew.done(name).await?, crew.is_free(name).await?), (0, true), "{name}");
     }
 
-    // What cannot be run is refused when it is set up, and when it is run.
+    // A target that cannot be run is refused when it is registered, and when it is run.
     for (target, says) in [
         ("jobs.prune_runs", "cannot be run as jobs"),
         ("execution.claim_queued_jobs", "cannot be run as jobs"),
@@ -238,7 +238,7 @@ async fn slow_sql_functions_of_one_tenant_do_not_keep_those_of_another_waiting()
             .await?;
         let run = crew.acquire(quick, "count", None).await?;
         assert_eq!(crew.ends(run, "completed").await?.claims, 1, "{settings}");
-        // What the slow tenant cannot begin here is left to other processes.
+        // The job runs of the slow tenant that do not fit here are left to other processes.
         let held = "select count(*) from jobs.job_runs where locked_by is not null";
         assert_eq!(crew.count(held).await?, begun, "{settings}");
     }

@@ -25,7 +25,7 @@ async fn a_process_that_is_asked_to_stop_finishes_what_it_runs() -> anyhow::Resu
     endpoint.wait_for("held")?;
     server.process.signal("TERM")?;
     server.process.wait_for_line("the runner finishes its attempts")?;
-    // What comes now is left to others.
+    // New job runs are left to other processes.
     let later = crew.acquire(crew.tenant, "later", None).await?;
     endpoint.release("held");
     assert_eq!(server.process.wait()?.code(), Some(0));

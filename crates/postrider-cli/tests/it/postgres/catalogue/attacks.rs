@@ -1,4 +1,4 @@
-//! What a tenant's client might try with the connections it has. Numbers are those of the list of attacks.
+//! Attacks of a tenant's client over the connections that it has. Numbers are those of the list of attacks.
 
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -267,7 +267,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select channels.put_executor('{own}', gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
             ),
             format!("select channels.remove_executor('{own}', '{}', 'me')::text", target.executor),
-            // What the tenant has for all accounts, whoever's this one is.
+            // The executor that the tenant has for all accounts, whether or not the account is its own.
             format!("select count(*)::text || min(id::text) from channels.executor_of('{own}', '{account}')"),
             format!(
                 "select count(*)::text from channels.requeue_replies('{own}', '{reply}', null, null, null, null, null, 10, 'me')"

@@ -1,5 +1,4 @@
-//! What a request needs of schema `tenancy` is found by indexes, whatever lies in the tables and whatever the statistics say: rows are
-//! counted while the functions run.
+//! Requests read schema `tenancy` through indexes, with any rows in the tables and any statistics: rows are counted while the functions run.
 
 use anyhow::Context;
 use sqlx::{PgConnection, PgPool};
@@ -28,7 +27,7 @@ async fn frugal(client: &mut PgConnection, role: &str, sql: &str, most: i64) -> 
     Ok(answer)
 }
 
-/// What a request does, in a transaction that leaves no trace.
+/// The statements of a request, in a transaction that leaves no trace.
 async fn serve(client: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
     execute(&mut *client, format!("begin; {}", acting_as(tenant))).await?;
     let key = Uuid::now_v7();

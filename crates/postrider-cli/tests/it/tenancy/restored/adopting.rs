@@ -1,4 +1,4 @@
-//! What `adopt` does, what it refuses, and what it leaves alone.
+//! The effects of `adopt`, its refusals, and the rows that it leaves alone.
 
 use serde_json::Value;
 use sqlx::AssertSqlSafe;

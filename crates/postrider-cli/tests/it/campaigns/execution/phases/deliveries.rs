@@ -1,4 +1,4 @@
-//! What controls do to a delivery: runs of everybody, runs of what failed, and never a second message that nobody asked for.
+//! Effects of controls on a delivery: runs over a whole list, runs over the failed items, and never a second message that no operator asked for.
 
 use serde_json::json;
 
@@ -173,7 +173,7 @@ async fn a_rerun_says_how_many_get_it_again() -> anyhow::Result<()> {
     control(&stage, campaign, "first", "start", None).await?;
     work(&stage, &["sent", "sent", "sent", "sent", "failed"]).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
-    // Somebody new has come since.
+    // A new lead has joined the list since.
     execute(
         &stage.admin,
         format!(

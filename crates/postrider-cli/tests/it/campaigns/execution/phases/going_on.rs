@@ -49,7 +49,7 @@ async fn reports_are_coalesced_and_the_last_one_is_said() -> anyhow::Result<()> 
     note_progress(&stage).await?;
     assert_eq!(history(&stage, campaign).await?[2..], ["3 campaign_progress only 40.0"]);
 
-    // What is still unsaid when the state changes is said before, if there is room for it, or else after.
+    // Unreported progress is recorded before the change of state if the interval allows it, or else after it.
     report(&stage, campaign, "77.77").await?;
     let_time_pass(&stage).await?;
     control(&stage, campaign, "only", "pause", None).await?;

@@ -11,7 +11,7 @@ use crate::{
     sql::{execute, number, refusal, texts},
 };
 
-/// What the contract says about a trigger: target first, then what was expected, then the table.
+/// The contract of a trigger, in the order of its checks: the target state, then the expected state, then the table.
 fn expected_outcome(
     from: PhaseStatus,
     by: PhaseTrigger,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Stage, Tenant, row};
 use crate::sql::{execute, number, texts};
 
-/// What control_phase answered.
+/// The answer of control_phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub outcome: String,

@@ -53,7 +53,7 @@ async fn a_paused_phase_reserves_nothing_and_goes_on_where_it_was() -> anyhow::R
     assert_eq!(verdicts, ["paused", "paused"]);
     assert_eq!(number(&stage.admin, "select count(*) from execution.channel_outbox").await?, 1);
 
-    // What was under way is recorded; the jobs wait where no claim looks, and burn nothing.
+    // The settlement of a running call is recorded; the send jobs wait where no claim looks, and use no attempt.
     finalize(&stage.worker, stage.own.id, "w", &[(sent.ids[0], "sent")]).await?;
     release(&stage, "w", &begun).await?;
     release(&stage, "w", &idle).await?;
