@@ -17,7 +17,7 @@ pub struct Refusal {
     pub hint: String,
 }
 
-/// The server's refusal of a statement. An error when it said nothing against it.
+/// The server's refusal of a statement. An error if the server executed it.
 pub fn refusal<T: Debug>(outcome: Result<T, sqlx::Error>) -> anyhow::Result<Refusal> {
     let error = match outcome {
         Ok(value) => anyhow::bail!("it was allowed, and answered {value:?}"),

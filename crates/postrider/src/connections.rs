@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_limit_and_what_to_change() {
+    fn settings_over_the_limit_are_refused_with_the_limit_and_the_remedy() {
         let config = Config::default();
         let needed = Connections::of(&config, Role::ALL);
         let total = i32::try_from(needed.total()).unwrap();

@@ -1,4 +1,4 @@
-//! Decides the record or the next call from an outcome. Pure. Nothing is done here.
+//! Decides the record or the next call from an outcome. Pure.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ pub(super) enum Ended {
     Failed(String),
 }
 
-/// Why a send job is released. Every call has ended.
+/// The reason for a release. Every call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
     /// The worker is stopping.

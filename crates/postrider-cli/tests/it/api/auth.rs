@@ -161,7 +161,7 @@ async fn each_role_may_do_what_it_may_and_no_more() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_tenant_comes_from_the_key_whatever_else_names_one() -> anyhow::Result<()> {
+async fn the_tenant_comes_from_the_key_alone() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = stage.tenant("other").await?;
     let (acme, victim) = (&stage.acme, other.id.0.to_string());

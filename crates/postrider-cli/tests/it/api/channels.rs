@@ -143,7 +143,7 @@ async fn a_link_that_makes_no_sense_is_refused() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_executes_is_set_replaced_and_removed_and_its_secret_never_comes_out() -> anyhow::Result<()> {
+async fn an_executor_is_set_replaced_and_removed_and_its_secret_is_never_returned() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let team = stage.conversation("team", "slack").await?;
     let admin = &stage.acme.admin;
@@ -267,7 +267,7 @@ async fn development_may_name_an_agent_on_this_machine() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_came_in_is_listed_and_shown_with_what_became_of_it() -> anyhow::Result<()> {
+async fn messages_are_listed_and_shown_with_their_replies() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let team = stage.conversation("team", "slack").await?;
     let other = stage.conversation("other", "telegram").await?;

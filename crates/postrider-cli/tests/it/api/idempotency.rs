@@ -233,7 +233,7 @@ async fn a_key_is_forgotten_after_a_day() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn nobody_writes_requests_but_the_functions() -> anyhow::Result<()> {
+async fn only_functions_write_requests() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     publish(&stage, &stage.acme, "k", &event("1")).send()?.expect(201)?;
     for role in ["postrider_app", "postrider_worker", "postrider_read"] {

@@ -11,7 +11,7 @@ use super::{
 use crate::{campaigns::execution::calls::finalize, sql::execute, world::PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_doubt_is_listed_and_settled_with_evidence() -> anyhow::Result<()> {
+async fn items_in_doubt_are_listed_and_settled_with_evidence() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     account(&stage, &stage.acme).await?;
     let (run, item) = doubt(&stage, &stage.acme, "spring").await?;

@@ -46,7 +46,7 @@ async fn good_lines_are_kept_and_bad_ones_reported() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_imported_is_said_and_nothing_is_stored() -> anyhow::Result<()> {
+async fn an_import_with_errors_names_them_and_stores_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let key = &stage.acme.operator;
     let send = |path: &str, kind: &str, body: &str| {
@@ -148,7 +148,7 @@ async fn an_upload_that_breaks_half_way_imports_nothing() -> anyhow::Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
+async fn a_long_import_delays_no_other_request() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let beta = stage.tenant("beta").await?;
     for tenant in [&stage.acme, &beta] {

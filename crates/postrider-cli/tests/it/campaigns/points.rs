@@ -149,7 +149,7 @@ async fn finish(
     run: Uuid,
     acted: &(dyn Fn(&str) -> anyhow::Result<usize> + Sync),
 ) -> anyhow::Result<([End; 2], i64)> {
-    stage.nobody_works().await?;
+    stage.no_worker_runs().await?;
     stage.age_locks("6 minutes").await?;
     // A worker that panicked may have had the time to say that its attempt failed.
     let failed = job(stage, run, "case status when 'failed' then attempts else 0 end").await?;

@@ -120,7 +120,7 @@ mod scenarios {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_lock_goes_to_the_next_worker_and_nobody_is_called_twice() -> anyhow::Result<()> {
+async fn a_stale_lock_goes_to_the_next_worker_and_no_item_is_called_twice() -> anyhow::Result<()> {
     let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=1", "--latency-ms", "20"])?);
     let stage = Stage::with_sim(&world, &sim, 100).await?;
     let run = stage.deploy_one("stale", "email").await?;
@@ -165,7 +165,7 @@ fn emails(sim: &Sim) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_to_a_stopped_worker_settles_its_row_and_nobody_calls_again() -> anyhow::Result<()> {
+async fn the_answer_to_a_stopped_worker_settles_its_row_and_no_worker_calls_again() -> anyhow::Result<()> {
     let (world, provider) = (World::new().await?, Patient::start()?);
     let stage = with_patience(&world, &provider, 1).await?;
     let run = stage.deploy_one("held up", "email").await?;
@@ -257,7 +257,7 @@ async fn connections_that_are_ended_in_the_middle_of_calls_cost_nothing() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stands_still_in_a_transaction_holds_up_nobody_elses_jobs() -> anyhow::Result<()> {
+async fn a_worker_that_hangs_in_a_transaction_blocks_no_other_send_job() -> anyhow::Result<()> {
     let (world, sim) = (World::new().await?, Sim::start(&[])?);
     let stage = Stage::with_sim(&world, &sim, 2).await?;
     let stuck = stage.deploy_one("stuck", "email").await?;

@@ -192,7 +192,7 @@ impl Bots {
     }
 
     /// Waits until the server has noticed that no dispatcher is there: a COMMIT may still be on its way.
-    pub async fn nobody_dispatches(&self) -> anyhow::Result<()> {
+    pub async fn no_dispatcher_runs(&self) -> anyhow::Result<()> {
         let sql = "select count(*) from pg_stat_activity
                     where datname = current_database() and usename = 'postrider_worker'
                       -- Who only serves HTTP listens for hints by this login, and dispatches nothing.

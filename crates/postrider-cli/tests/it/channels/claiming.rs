@@ -31,7 +31,7 @@ async fn a_claim_takes_what_is_due_and_marks_it() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_claims_knows_what_to_send_and_which_account_it_was() -> anyhow::Result<()> {
+async fn a_claim_returns_the_message_and_its_account() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.reply(rows.own).await?;
     let Bot { tenant, account, .. } = rows.own;
@@ -83,7 +83,7 @@ async fn only_what_is_pending_and_due_is_claimed_and_the_longest_due_first() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_together_goes_by_its_id_and_a_claim_takes_as_many_as_it_may() -> anyhow::Result<()> {
+async fn replies_due_together_are_claimed_by_id_up_to_the_limit() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.fill(rows.own, 10, "next_attempt_at", "now() - interval '1 hour'").await?;
     let ids = "select id::text from channels.channel_outbox order by id";
@@ -98,7 +98,7 @@ async fn what_is_due_together_goes_by_its_id_and_a_claim_takes_as_many_as_it_may
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_somebody_else_holds_is_skipped_and_not_waited_for() -> anyhow::Result<()> {
+async fn a_row_locked_by_another_session_is_skipped() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let (first, second) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
     let mut other = rows.worker.begin().await?;
@@ -129,7 +129,7 @@ async fn a_dispatcher_must_name_itself() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dispatcher_held_for_too_long_is_pending_again_and_in_doubt_and_no_attempt_is_counted()
+async fn a_reply_with_a_stale_lock_is_pending_again_in_doubt_and_counts_no_attempt()
 -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let (stale, fresh) = (rows.held(rows.own, "gone").await?, rows.held(rows.own, "there").await?);

@@ -25,7 +25,7 @@ async fn report(
 const TOLD: &str = "concat_ws(', ', status, provider_message_id, delivery_status, delivery_status_at at time zone 'utc', delivery_error)";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_ends_the_doubt_for_whoever_claims_next_and_is_kept() -> anyhow::Result<()> {
+async fn a_proof_ends_the_doubt_for_the_next_claim_and_is_kept() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let held = rows.held(rows.own, "w").await?;
     settle(&rows.worker, "w", &[(&held, UNKNOWN)]).await?;

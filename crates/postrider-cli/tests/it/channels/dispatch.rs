@@ -34,7 +34,7 @@ async fn audited(bots: &Bots, reply: Uuid) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_vendor_took_is_sent_once_under_the_vendors_name() -> anyhow::Result<()> {
+async fn a_reply_that_the_vendor_accepted_is_sent_once_under_the_vendors_id() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let dispatcher = Serving::start(&bots.world, "dispatcher", OFTEN)?;
     for vendor in VENDORS {
@@ -175,7 +175,7 @@ async fn how_often_a_reply_may_be_tried_is_set_by_the_environment() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_have_arrived_is_in_doubt_and_comes_again() -> anyhow::Result<()> {
+async fn a_reply_that_may_have_arrived_is_in_doubt_and_is_retried() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let dispatcher = Serving::start(&bots.world, "dispatcher", SOON)?;
     for vendor in VENDORS {
@@ -238,7 +238,7 @@ async fn slack_is_asked_before_a_second_call_so_one_message_is_one() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_whatsapp_tells_ends_a_doubt_without_a_second_call() -> anyhow::Result<()> {
+async fn a_report_of_whatsapp_ends_a_doubt_without_a_second_call() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let server = Serving::start(&bots.world, "api,dispatcher", SOON)?;
     bots.report_to(&sim, &server.http_url)?;

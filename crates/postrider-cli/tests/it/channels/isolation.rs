@@ -23,7 +23,7 @@ async fn two_bots(rows: &Rows) -> anyhow::Result<[Bot; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_without_one() -> anyhow::Result<()>
+async fn chat_tables_show_a_tenant_its_own_rows_and_none_without_a_tenant() -> anyhow::Result<()>
 {
     let rows = Rows::new().await?;
     let [own, other] = two_bots(&rows).await?.map(|bot| bot.tenant.to_string());
@@ -68,7 +68,7 @@ async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_with
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_who_serves_can_insert_update_or_delete_even_in_the_own_tenant() -> anyhow::Result<()> {
+async fn the_api_and_workers_cannot_write_chat_tables_even_in_the_own_tenant() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     two_bots(&rows).await?;
     let before = texts(&rows.admin, everything()).await?;
@@ -154,7 +154,7 @@ async fn a_message_cannot_be_received_at_the_account_of_another_tenant() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dispatcher_sends_for_every_tenant_and_sees_nobody_s_table() -> anyhow::Result<()> {
+async fn a_dispatcher_sends_for_every_tenant_and_reads_no_table() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let bots = two_bots(&rows).await?;
     assert_eq!(texts(&rows.worker, "select id::text from channels.channel_outbox").await?, [""; 0]);

@@ -149,7 +149,7 @@ async fn dispatcher_dies(
     let reply = bots.reply(vendor, 1).await?;
     let (mut victim, _config) = launch(&bots.world, "dispatcher", OFTEN, &by.environment(point))?;
     by.ended(&mut victim)?;
-    bots.nobody_dispatches().await?;
+    bots.no_dispatcher_runs().await?;
     let called = acted(&sim, vendor, 1)?;
     if ear.is_some() && called > 0 {
         bots.until(reply, "WhatsApp tells", |row| row.delivery_status.as_deref() == Some("delivered"))

@@ -107,7 +107,7 @@ async fn a_result_by_another_worker_or_under_another_claim_changes_nothing() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_result_changes_nothing_whoever_has_the_reply_now() -> anyhow::Result<()> {
+async fn a_late_result_changes_nothing_for_any_present_holder() -> anyhow::Result<()> {
     for heir in ["v", "w"] {
         let rows = Rows::new().await?;
         let late = rows.held(rows.own, "w").await?;
@@ -136,7 +136,7 @@ async fn a_late_result_changes_nothing_whoever_has_the_reply_now() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_stays_sent_and_a_result_told_twice_is_told_once() -> anyhow::Result<()> {
+async fn a_sent_reply_stays_sent_and_a_repeated_result_counts_once() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let held = rows.held(rows.own, "w").await?;
     assert_eq!(settle(&rows.worker, "w", &[(&held, SENT)]).await?, ["sent"]);
@@ -178,7 +178,7 @@ async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_to_have_arrived_is_sent_however_its_attempt_ended() -> anyhow::Result<()> {
+async fn a_reply_known_to_have_arrived_is_sent_after_any_end_of_its_attempt() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     for (verdict, answer) in [(RETRY, "sent"), (UNKNOWN, "sent"), (DEAD, "sent"), (RELEASE, "pending")] {
         let held = rows.held(rows.own, "w").await?;

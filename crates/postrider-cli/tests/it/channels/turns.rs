@@ -86,7 +86,7 @@ async fn a_claim_goes_around_once_beginning_behind_who_was_served_last() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_was_served_last_may_be_gone_or_alone() -> anyhow::Result<()> {
+async fn the_account_served_last_may_be_gone_or_alone() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.fill_due(rows.own, 6).await?;
     let gone = |byte: u8| Bot {

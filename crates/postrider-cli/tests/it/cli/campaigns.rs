@@ -305,7 +305,7 @@ async fn verification_leads_with_the_counts_and_its_exit_code_tells_failures_apa
 }
 
 #[tokio::test]
-async fn what_a_retry_has_sent_no_longer_counts_as_failed() -> anyhow::Result<()> {
+async fn items_that_a_retry_has_sent_no_longer_count_as_failed() -> anyhow::Result<()> {
     let (stage, worker) = three_jobs().await?;
     for status in ["failed", "failed", "sent"] {
         worker.finish_one(status, "x").await?;
@@ -523,7 +523,7 @@ async fn people_who_share_an_address_are_addressed_once_and_the_deployment_says_
 }
 
 #[tokio::test]
-async fn what_may_go_wrong_later_is_a_warning_beside_the_new_campaign() -> anyhow::Result<()> {
+async fn a_later_risk_is_a_warning_beside_the_new_campaign() -> anyhow::Result<()> {
     let stage = Stage::new(1).await?;
     let mut command = stage.command(&["campaign", "create", "-"]);
     command.env("POSTRIDER_MASTER_KEY", super::MASTER_KEY);

@@ -91,7 +91,7 @@ async fn senders_are_linked_listed_and_forgotten() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_executes_is_set_listed_and_removed_and_its_secret_stands_nowhere() -> anyhow::Result<()> {
+async fn an_executor_is_set_listed_and_removed_and_its_secret_is_never_printed() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     stage.add_account("team", "slack").await?;
     let echo = succeeded(stage.with_secret(&["channels", "executor", "set", "--echo"], "")?)?.stdout;

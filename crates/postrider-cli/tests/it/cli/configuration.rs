@@ -89,7 +89,7 @@ fn the_printed_configuration_hides_secrets_wherever_they_come_from() -> anyhow::
 }
 
 #[test]
-fn what_is_printed_can_be_read_back() -> anyhow::Result<()> {
+fn the_printed_configuration_can_be_read_back() -> anyhow::Result<()> {
     let printed = succeeded(with_file("", &[])?)?.stdout;
     assert_eq!(succeeded(with_file(&printed, &[])?)?.stdout, printed);
     Ok(())

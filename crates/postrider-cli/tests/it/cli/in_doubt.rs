@@ -25,7 +25,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_time() -> anyhow::Result<()> {
+async fn items_in_doubt_are_listed_with_their_reason_and_the_end_of_the_quiet_time() -> anyhow::Result<()> {
     let stage = Stage::new(3).await?;
     let run_id = stage.deploy_spring(500).await?;
     assert_eq!(succeeded(stage.run(&["in-doubt", "list"])?)?.stderr, "no item is in doubt\n");

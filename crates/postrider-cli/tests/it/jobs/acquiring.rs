@@ -6,7 +6,7 @@ use super::stage::{End, Room, Stage, acquire, acting_for, claim, ends};
 use crate::sql::{execute, number, refusal, texts};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_a_key_is_named_until_nothing_came_of_it() -> anyhow::Result<()> {
+async fn the_holder_of_a_key_is_named_until_its_job_run_fails() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (word, first) = stage.acquire(stage.own, "f", false).await?;
     assert_eq!(word, "acquired");

@@ -78,7 +78,7 @@ fn run_of(firing: &Value) -> anyhow::Result<Uuid> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_depends_on_a_failed_function_waits_says_why_and_goes_on_after_its_retry() -> anyhow::Result<()>
+async fn a_firing_after_a_failed_function_waits_with_a_reason_and_goes_on_after_the_retry() -> anyhow::Result<()>
 {
     let (crew, endpoint) = (Crew::new().await?, Endpoint::start()?);
     let server = crew.serve("api,scheduler", "")?;
@@ -228,7 +228,7 @@ async fn everybody_is_told_of_an_alert_once_and_once_that_it_is_over() -> anyhow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_acts_and_hangs_up_is_in_doubt_and_not_told_twice() -> anyhow::Result<()> {
+async fn a_notification_without_an_answer_is_in_doubt_and_not_repeated() -> anyhow::Result<()> {
     let watch = Watch::start().await?;
     let crew = &watch.crew;
     watch.fail().await?;

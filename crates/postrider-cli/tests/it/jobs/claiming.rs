@@ -17,7 +17,7 @@ fn by_tenant(claimed: &[Claimed]) -> BTreeMap<Uuid, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
+async fn due_job_runs_are_claimed_once_and_longest_due_first() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     stage.fill_due(own, 3).await?;
@@ -115,7 +115,7 @@ async fn a_tenant_with_ten_thousand_waiting_does_not_starve_one_with_three() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_gets_what_it_can_run_and_what_nobody_can_any_more() -> anyhow::Result<()> {
+async fn a_runner_claims_job_runs_of_functions_that_it_can_run_or_that_are_gone() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     execute(

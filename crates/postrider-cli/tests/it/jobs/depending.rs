@@ -259,7 +259,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_too_long_or_was_switched_off_is_given_up() -> anyhow::Result<()> {
+async fn a_firing_that_waits_too_long_or_whose_schedule_was_disabled_is_given_up() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for name in ["late", "off", "patient"] {
         stage.function(stage.own, name).await?;

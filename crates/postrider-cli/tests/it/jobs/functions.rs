@@ -47,7 +47,7 @@ async fn a_function_is_set_again_under_its_id_and_keeps_its_secret() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_with_the_program_is_made_once_and_replaces_nothing() -> anyhow::Result<()> {
+async fn a_built_in_function_is_made_once_and_replaces_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let make = |name: &str| {
         format!("select jobs.put_builtin(tenancy.current_tenant_id(), gen_random_uuid(), '{name}', '5min')")

@@ -113,7 +113,7 @@ async fn each_recipient_is_told_once_of_each_alert_and_of_its_end() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_sent_is_given_back_five_times_and_then_given_up() -> anyhow::Result<()> {
+async fn an_unsent_notification_is_released_five_times_and_then_given_up() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     raise(&stage, "one").await?;
     stage.ask_as_worker::<i32>(stage.own, plan(Uuid::now_v7())).await?;
@@ -134,7 +134,7 @@ async fn what_was_not_sent_is_given_back_five_times_and_then_given_up() -> anyho
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_have_been_sent_comes_again_only_after_the_quiet_time_and_as_a_doubt() -> anyhow::Result<()>
+async fn a_notification_that_may_have_been_sent_comes_again_after_the_quiet_time_as_a_doubt() -> anyhow::Result<()>
 {
     let stage = Stage::new().await?;
     let own = stage.own;

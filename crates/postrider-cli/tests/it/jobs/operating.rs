@@ -190,7 +190,7 @@ async fn a_run_whose_key_is_taken_is_not_retried_and_the_other_one_is_named() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result<()> {
+async fn a_job_run_that_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = stage.another("other").await?;
     let all @ [waiting, held, again, dead, done, given_up] = one_of_each(&stage).await?;

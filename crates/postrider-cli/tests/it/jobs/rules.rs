@@ -263,7 +263,7 @@ async fn facts_stay_and_retry_count_cannot_lie() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_over_cannot_be_removed_and_nothing_is_emptied() -> anyhow::Result<()> {
+async fn unfinished_rows_cannot_be_removed_and_no_table_can_be_truncated() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let running = stage.run(stage.own, "f").await?;
     for name in ["again", "dead", "done", "given-up"] {

@@ -196,7 +196,7 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
 }
 
 #[tokio::test]
-async fn whatever_is_due_of_one_tenant_fires_at_the_first_look() -> anyhow::Result<()> {
+async fn every_due_schedule_of_one_tenant_fires_at_the_first_poll() -> anyhow::Result<()> {
     const DUE: i64 = 50;
     let works = set_up().await?;
     for _ in 0..DUE {

@@ -90,7 +90,7 @@ async fn of_64_who_invoke_at_once_one_acquires_and_the_others_are_told_its_run()
 
 /// A caller that waits for a winner that rolls back tries again: the key is taken if and only if a caller committed it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_taken_if_and_only_if_somebody_who_got_it_committed() -> anyhow::Result<()> {
+async fn a_key_is_taken_if_and_only_if_its_winner_committed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let pool = stage.clients("postrider_app", 24).await?;
     let commits: [fn(usize) -> bool; 3] = [|_| false, |at| at % 2 == 0, |at| at == 23];
@@ -163,7 +163,7 @@ async fn race_completion(stage: &Stage, rounds: usize) -> anyhow::Result<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_runs_a_key_a_second_time_while_it_completes() -> anyhow::Result<()> {
+async fn no_caller_runs_a_key_a_second_time_while_it_completes() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     assert_eq!(race_completion(&stage, 60).await?, 0);
     Ok(())

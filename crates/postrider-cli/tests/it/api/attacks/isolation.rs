@@ -12,7 +12,7 @@ fn unknown(operation: &Operation) -> &'static str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_tenant_has_is_answered_like_what_does_not_exist() -> anyhow::Result<()> {
+async fn a_resource_of_another_tenant_gets_the_answer_of_a_missing_one() -> anyhow::Result<()> {
     let duel = Duel::new().await?;
     let (attacker, victim) = (&duel.attacker, &duel.victim);
     let before = duel.census().await?;
@@ -198,7 +198,7 @@ async fn no_field_can_be_set_that_is_not_the_callers_to_set() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_body_or_query_names_must_be_the_callers_own() -> anyhow::Result<()> {
+async fn ids_in_bodies_and_queries_must_belong_to_the_caller() -> anyhow::Result<()> {
     let duel = Duel::new().await?;
     let (attacker, victim) = (&duel.attacker, &duel.victim);
     let before = duel.census().await?;

@@ -96,7 +96,7 @@ fn log(stage: &Stage) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_callers_say_makes_no_line_of_the_log_and_no_secret_stands_anywhere() -> anyhow::Result<()> {
+async fn caller_input_forges_no_log_line_and_no_secret_is_printed() -> anyhow::Result<()> {
     // All that can be logged.
     let duel = Duel::with("filter = 'trace'\n[api]\nrate_per_second = 0\n").await?;
     let owner = &duel.attacker;

@@ -186,7 +186,7 @@ async fn a_phase_completes_when_no_more_failed_than_it_tolerates() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_never_tried_or_is_in_doubt_is_not_tolerated_more_than_what_failed() -> anyhow::Result<()> {
+async fn untried_items_and_items_in_doubt_are_tolerated_no_more_than_failed_ones() -> anyhow::Result<()> {
     for state in [Item::Missing, Item::InDoubt, Item::Unanswered] {
         for (count, expected) in [(1, "completed"), (19, "failed")] {
             let stage = Stage::new().await?;

@@ -117,7 +117,7 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_belongs_to_another_tenant_or_workspace_is_as_unknown_as_what_does_not_exist()
+async fn ids_of_another_tenant_or_workspace_are_as_unknown_as_missing_ones()
 -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;

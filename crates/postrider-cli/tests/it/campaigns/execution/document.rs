@@ -73,7 +73,7 @@ async fn a_key_is_used_once_per_tenant_and_workspace_and_freely_in_others() -> a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_document_enforces_in_the_database_has_its_names_there() -> anyhow::Result<()> {
+async fn the_database_has_the_constraints_of_the_contract_by_name() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let constraints = "select conname || ': ' || pg_get_constraintdef(oid) from pg_constraint \
           where conrelid = 'execution.channel_outbox'::regclass and (conname ~ 'status_check' or contype = 'u') order by 1";

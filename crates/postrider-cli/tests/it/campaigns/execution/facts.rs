@@ -40,7 +40,7 @@ async fn columns(admin: &PgPool, table: &str) -> Result<Vec<String>, sqlx::Error
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_deployed_intended_and_reserved_never_changes() -> anyhow::Result<()> {
+async fn deployed_runs_send_jobs_and_reservations_never_change() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     reserve_all(&stage.worker, "w", &job).await?;

@@ -130,7 +130,7 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_patience_gets_it_and_an_hour_at_most() -> anyhow::Result<()> {
+async fn a_hold_lasts_as_long_as_requested_and_an_hour_at_most() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 5).await?;
     let hold = |seconds: i32| {
@@ -226,7 +226,7 @@ async fn a_job_that_is_put_off_burns_no_attempt_and_takes_its_run_along() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_limits_wake_what_waited_for_the_old_ones_and_nobody_elses() -> anyhow::Result<()> {
+async fn new_limits_wake_the_send_jobs_of_their_account_only() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;
     stage.run(1, 1).await?;
@@ -338,7 +338,7 @@ async fn a_run_without_another_account_moves_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_second_account_is_said_with_the_name_of_the_phase() -> anyhow::Result<()> {
+async fn an_error_about_a_second_account_names_the_phase() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for (name, expected) in [
         ("nobody", "phase `first`: there is no provider account `nobody` to fail over to"),

@@ -182,7 +182,7 @@ impl Server<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_order_things_reach_it_in_a_client_ends_where_the_server_is() -> anyhow::Result<()> {
+async fn a_client_ends_in_the_servers_state_after_any_order_of_inputs() -> anyhow::Result<()> {
     let world = World::new().await?;
     let stage = Stage::new(&world, "acme").await?;
     let campaign = Uuid::now_v7();

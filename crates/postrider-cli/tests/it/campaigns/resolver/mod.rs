@@ -181,7 +181,7 @@ fn success(channel: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_done_is_found_out_and_not_done_again() -> anyhow::Result<()> {
+async fn a_done_call_is_found_and_not_repeated() -> anyhow::Result<()> {
     // It acts, and hangs up.
     let scene = Scene::new(&["--rule", r#"{"fault": "reset"}"#]).await?;
     let runs = all_in_doubt(&scene).await?;
@@ -202,7 +202,7 @@ async fn what_was_done_is_found_out_and_not_done_again() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_done_is_done_where_that_is_harmless_and_failed_where_it_is_known() -> anyhow::Result<()>
+async fn a_call_not_done_is_repeated_where_harmless_and_failed_where_known() -> anyhow::Result<()>
 {
     // It hangs up before it acts.
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
@@ -286,7 +286,7 @@ async fn a_resolver_without_the_key_to_an_account_leaves_its_doubts_to_others() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_unsubscribed_since_is_not_written_to_by_a_repeat() -> anyhow::Result<()> {
+async fn a_repeat_sends_nothing_to_a_lead_that_has_unsubscribed_since() -> anyhow::Result<()> {
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
     let mut runs = Vec::new();
     for provider in ["resend", "webhook"] {

@@ -14,7 +14,7 @@ const CLAIMS_UNTIL_UNASKED: usize = 3;
 /// A message, as the vendor that delivered it knows it.
 #[derive(Debug, Clone)]
 pub struct Said {
-    /// The text of the message. Nothing else says the same, and its reply does.
+    /// The text of the message. No other message has this text, and its reply repeats it.
     pub text: String,
     /// Whether it was answered with 200.
     pub was_taken: bool,

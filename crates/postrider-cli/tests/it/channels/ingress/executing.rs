@@ -10,7 +10,7 @@ use super::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_known_or_may_not_is_denied_and_nothing_is_executed() -> anyhow::Result<()> {
+async fn an_unknown_or_unpermitted_sender_is_denied_and_nothing_is_executed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let bot = stage.stranger(&stage.acme, Vendor::Webhook, "own").await?;
     stage.executes(&bot, &stage.executor()).await?;

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::super::{assert_misused, assert_refused, stage::Stage};
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<()> {
+async fn senseless_arguments_are_refused_and_write_nothing() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     let before = stage.world.dump().await?;
     let nowhere = Uuid::now_v7().to_string();

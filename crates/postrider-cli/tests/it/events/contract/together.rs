@@ -156,7 +156,7 @@ async fn a_memory_of_the_future_or_of_nonsense_is_no_memory() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_go_on_whatever_the_session_s_settings_are() -> anyhow::Result<()> {
+async fn claims_go_on_under_any_settings_of_the_session() -> anyhow::Result<()> {
     let world = World::new().await?;
     let mut session = session_in_a_backlog(&world).await?;
     for settings in ["datestyle = 'German, DMY'", "datestyle = 'SQL, MDY'", "timezone = 'Asia/Makassar'"] {
@@ -204,7 +204,7 @@ async fn a_claim_that_would_come_back_short_looks_from_the_head() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_remembers_goes_with_a_rolled_back_claim() -> anyhow::Result<()> {
+async fn the_memory_of_a_session_ends_with_a_rolled_back_claim() -> anyhow::Result<()> {
     let world = World::new().await?;
     let mut session = session_in_a_backlog(&world).await?;
     let memory = "select current_setting('m10_recovery.claims_begin')";

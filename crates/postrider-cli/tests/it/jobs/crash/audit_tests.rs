@@ -185,7 +185,7 @@ fn a_run_must_have_ended_and_must_be_there() {
 }
 
 #[test]
-fn what_failed_for_good_has_one_complete_letter_and_nothing_else_has_one() {
+fn a_final_failure_has_one_complete_dead_letter_and_no_other_job_run_has_one() {
     let none = broken(|facts| facts.letters.clear());
     assert_eq!(none.letters, [format!("{} is failed, with 0 letters", id(DEAD))]);
     let resolved = broken(|facts| facts.letters[0].is_resolved = true);
@@ -255,7 +255,7 @@ fn each_attempt_is_called_at_most_once_and_was_claimed() {
 }
 
 #[test]
-fn what_is_completed_was_called_in_its_last_attempt() {
+fn a_completed_job_run_was_called_in_its_last_attempt() {
     let never = broken(|facts| drop(facts.receipts.remove(1)));
     assert_eq!(never.never_called.len(), 1);
     let badly = broken(|facts| facts.receipts[1].answered = Some(500));
@@ -328,7 +328,7 @@ fn under_one_key_there_is_one_run() {
 }
 
 #[test]
-fn nobody_keeps_a_run_for_longer_than_the_lease_and_nobody_is_robbed() {
+fn no_process_holds_a_job_run_past_its_lease_and_none_loses_one_before() {
     for silence in [LEASE, LEASE * 20, 0] {
         let report = broken(|facts| {
             let mut story = changes(facts, SQL);

@@ -83,7 +83,7 @@ async fn every_attempt_is_signed_under_the_runs_id_and_an_answer_is_the_result()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_function_answers_its_run_ends_and_says_why() -> anyhow::Result<()> {
+async fn every_answer_of_a_function_ends_its_job_run_with_a_reason() -> anyhow::Result<()> {
     let (crew, endpoint) = (Crew::new().await?, Endpoint::start()?);
     let server = crew.serve("api,scheduler", LONG_LEASE)?;
     let answers = |status, content_type, body: &str| Does::Answers(status, content_type, body.to_owned());

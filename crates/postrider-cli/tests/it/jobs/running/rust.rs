@@ -99,7 +99,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> anyhow::Result<()> {
+async fn every_end_of_a_rust_function_ends_its_job_run_and_the_runner_goes_on() -> anyhow::Result<()> {
     let crew = Crew::new().await?;
     let names = ["works", "panics", "passing", "lasting", "large", "endless"];
     let known = names.iter().fold(Functions::default(), |known, name| known.with(name, Arc::new(Does(name))));

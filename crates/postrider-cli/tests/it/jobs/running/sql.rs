@@ -80,7 +80,7 @@ impl Crew {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_sql_function_did_and_that_its_run_is_completed_are_one() -> anyhow::Result<()> {
+async fn the_effect_of_a_sql_function_and_its_completion_are_one_commit() -> anyhow::Result<()> {
     let crew = shop().await?;
     let server = crew.serve(
         "api,scheduler",

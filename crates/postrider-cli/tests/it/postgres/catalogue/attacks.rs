@@ -410,7 +410,7 @@ async fn no_role_can_call_a_function_that_it_was_not_given() -> anyhow::Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_imports_adds_lines_and_reads_none() -> anyhow::Result<()> {
+async fn an_import_adds_lines_and_reads_none() -> anyhow::Result<()> {
     let world = World::new().await?;
     let admin = world.client("postgres").await?;
     let own = Tenant::create(&admin, "own").await?.id;

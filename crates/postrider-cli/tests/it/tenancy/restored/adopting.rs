@@ -40,7 +40,7 @@ impl Left {
     /// Another database of the same cluster with the same content, and the tenant in it.
     async fn copy(&self) -> anyhow::Result<(Site, Stage)> {
         let Self { world, stage, .. } = self;
-        stage.nobody_works().await?;
+        stage.no_worker_runs().await?;
         stage.admin.close().await;
         let name = format!("test_{}", Uuid::now_v7().simple());
         let maintenance =

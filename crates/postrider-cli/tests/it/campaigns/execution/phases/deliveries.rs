@@ -72,7 +72,7 @@ async fn a_retry_is_a_run_of_what_failed_and_of_nothing_else() -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
+async fn items_in_doubt_are_not_retried() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = delivery(&stage, 4, &json!({ "quiet_time_seconds": 1 })).await?;
     control(&stage, campaign, "first", "start", None).await?;
@@ -112,7 +112,7 @@ async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_turns_out_to_have_failed_is_retried_later_and_nobody_twice() -> anyhow::Result<()> {
+async fn an_item_resolved_as_failed_is_retried_later_and_no_recipient_gets_two() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = delivery(&stage, 4, &json!({ "quiet_time_seconds": 1, "failure_tolerance": 0 })).await?;
     control(&stage, campaign, "first", "start", None).await?;

@@ -106,7 +106,7 @@ async fn other_phases_in_the_same_call_are_not_held_up() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_waits_for_whoever_is_reserving() -> anyhow::Result<()> {
+async fn the_answer_waits_for_running_reservations() -> anyhow::Result<()> {
     let stage = Arc::new(Stage::new().await?);
     let campaign = delivery(&stage, 2, &json!({})).await?;
     control(&stage, campaign, "first", "start", None).await?;
@@ -230,7 +230,7 @@ async fn a_worker_that_does_not_know_of_pauses_burns_no_attempts() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_would_not_see_a_pause_may_not_reserve() -> anyhow::Result<()> {
+async fn a_transaction_that_cannot_see_a_pause_may_not_reserve() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     let mut blind = stage.worker.begin_with("begin isolation level repeatable read").await?;
