@@ -56,7 +56,7 @@ pub struct Server {
 pub enum Role {
     /// The HTTP API.
     Api,
-    /// Campaigns: jobs, reservations, provider calls.
+    /// Campaigns: send jobs, reservations, provider calls.
     Campaigns,
     /// Items in doubt: settles what can be settled without a person.
     Resolver,

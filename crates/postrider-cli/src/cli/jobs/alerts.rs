@@ -149,7 +149,7 @@ pub async fn cards(args: &CardsArgs, config: &Config) -> anyhow::Result<()> {
         })
         .collect();
     output::table(
-        ["card", "status", "day", "what", "what to do", "decided"],
+        ["card", "status", "day", "condition", "recommendation", "decided"],
         rows,
         if *all { "there were no cards" } else { "no card waits for a decision" },
     )

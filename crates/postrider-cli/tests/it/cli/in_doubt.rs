@@ -80,7 +80,7 @@ async fn items_in_doubt_are_listed_with_their_reason_and_the_end_of_the_quiet_ti
         .as_superuser("update execution.job_queue set locked_by = 'another', attempts = attempts + 1")
         .await?;
     let listed = stage.json(&["in-doubt", "list"])?;
-    assert_eq!(listed[1]["reason"], "its job is not held by the worker that reserved it");
+    assert_eq!(listed[1]["reason"], "its send job is not held by the worker that reserved it");
 
     // Taken over when the lock is stale: marked, with the same two.
     stage

@@ -139,7 +139,7 @@ async fn rows_over_the_limit_are_counted_and_problems_come_first() -> anyhow::Re
     │ │ 1 items in doubt
     │ ├─ item_[id] in doubt lead3@example.com no answer attempt 1
     │ └─ … 2 more items
-    └─ … 1 more jobs
+    └─ … 1 more send jobs
     log
     [date] [time] hand job.failed job_[id]
     ");
@@ -159,7 +159,7 @@ async fn a_missing_subject_is_reported_with_the_next_step() -> anyhow::Result<()
         assert_refused(
             &stage.run(&["trace", id])?,
             &format!(
-                "tenant `acme` has no campaign, run, job, item, key or correlation id `{id}`; `postrider campaign status`"
+                "tenant `acme` has no campaign, run, send job, item, key or correlation id `{id}`; `postrider campaign status`"
             ),
         );
     }

@@ -288,7 +288,7 @@ async fn a_firing_that_waits_too_long_or_whose_schedule_was_disabled_is_given_up
             .await?
     );
     assert_eq!(go_on(&stage).await?, 0);
-    assert_eq!(firings(&stage, ids[0]).await?, ["skipped: what it depends on did not complete in time"]);
+    assert_eq!(firings(&stage, ids[0]).await?, ["skipped: a function it depends on did not complete in time"]);
     assert_eq!(firings(&stage, ids[1]).await?, ["skipped: the schedule was disabled while it waited"]);
     assert_eq!(firings(&stage, ids[2]).await?, ["waiting"]);
     stage

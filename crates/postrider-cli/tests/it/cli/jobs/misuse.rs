@@ -39,7 +39,7 @@ async fn senseless_arguments_are_refused_and_write_nothing() -> anyhow::Result<(
         ),
         (
             &["function", "put", "f", "--sql", "jobs.new_id"],
-            "--sql: the functions of the schema `jobs` cannot be run as jobs",
+            "--sql: the functions of the schema `jobs` cannot be called by job runs",
         ),
         (
             &["function", "put", "f", "--builtin", "noop", "--backoff-multiplier", "0.5"],

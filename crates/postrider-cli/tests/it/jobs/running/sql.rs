@@ -117,9 +117,9 @@ async fn the_effect_of_a_sql_function_and_its_completion_are_one_commit() -> any
 
     // A target that cannot be run is refused when it is registered, and when it is run.
     for (target, says) in [
-        ("jobs.prune_runs", "cannot be run as jobs"),
-        ("execution.claim_queued_jobs", "cannot be run as jobs"),
-        ("pg_catalog.pg_reload_conf", "cannot be run as jobs"),
+        ("jobs.prune_runs", "cannot be called by job runs"),
+        ("execution.claim_queued_jobs", "cannot be called by job runs"),
+        ("pg_catalog.pg_reload_conf", "cannot be called by job runs"),
         ("shop.secret", "grant execute on function shop.secret"),
         ("shop.absent", "there is no function shop.absent(jsonb)"),
         ("shop.many", "there is no function shop.many(jsonb)"),
