@@ -193,7 +193,8 @@ pub(crate) async fn retry(
         "job_run" => retried(connection, caller, JobRunId(error.source_entity_id)).await?,
         _ => None,
     };
-    let gone = || ApiError::conflict("there is no job run to retry any more; resolve the dead letter with a note");
+    let gone =
+        || ApiError::conflict("there is no job run to retry any more; resolve the dead letter with a note");
     let response = writing.answer(StatusCode::OK, &run.ok_or_else(gone)?).await?;
     app.jobs.hints.send();
     Ok(response)

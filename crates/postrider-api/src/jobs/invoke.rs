@@ -35,7 +35,7 @@ use crate::{
         error::{ApiError, ApiResult},
         requests::{Repeatable, Taken, Writing, replayed},
     },
-    jobs::ends::Waiter,
+    jobs::run_waiters::Waiter,
 };
 
 /// Default time to wait for the end, in seconds.
@@ -121,14 +121,14 @@ pub(crate) async fn invoke(
     let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
         Taken::Before(kept) => {
             let run = answer::run_of(&kept)?;
-            let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
+            let waiter = app.jobs.run_waiters.wait_for(caller.tenant_id, run);
             return outcome(&app, caller, run, waiter, wait).await.map(replayed);
         }
         Taken::Fresh(writing) => writing,
     };
     let run = acquire(&mut writing, caller, invocation).await?;
     // Before the commit, so that no end is missed.
-    let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
+    let waiter = app.jobs.run_waiters.wait_for(caller.tenant_id, run);
     let accepted = writing.answer(StatusCode::ACCEPTED, &Waiting::fresh(run)).await?;
     app.jobs.hints.send();
     if wait.is_zero() {

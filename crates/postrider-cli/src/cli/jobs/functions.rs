@@ -108,8 +108,8 @@ struct RetryPolicyArgs {
     max_delay_ms: u32,
 }
 
-fn name(given: &str) -> Result<String, String> {
-    check_function_name(given).map(|()| given.to_owned())
+fn name(text: &str) -> Result<String, String> {
+    check_function_name(text).map(|()| text.to_owned())
 }
 
 /// Arguments of `put` that passed all checks that need no database.

@@ -14,7 +14,7 @@ use postrider_store::{
         executors::{self, Kind, NewExecutor},
         links::{self, NewLink},
         messages::{self, Execution, Receipt, Receiving},
-        replies::{self, Room, SettledReply, Verdict},
+        replies::{self, Capacity, SettledReply, Verdict},
     },
     postgres::pool,
     tenancy::accounts::{self, NewAccount},
@@ -136,10 +136,10 @@ impl Conversation {
 
 /// A dispatcher that takes everything that is due, and it all becomes this.
 pub async fn settle_all(admin: &Pool, verdict: &Verdict) -> anyhow::Result<()> {
-    let room = Room { limit: 1000, per_account: 1000, ..Room::default() };
+    let capacity = Capacity { limit: 1000, per_account: 1000, ..Capacity::default() };
     let mut settled = Vec::new();
-    for share in replies::choose(admin, &room).await? {
-        let claimed = replies::claim(admin, "hand", &share, room.limit).await?;
+    for share in replies::choose(admin, &capacity).await? {
+        let claimed = replies::claim(admin, "hand", &share, capacity.limit).await?;
         settled.extend(claimed.into_iter().map(|reply| reply.settle(verdict.clone())));
     }
     let settled: Vec<&SettledReply> = settled.iter().collect();

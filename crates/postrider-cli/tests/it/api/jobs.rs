@@ -2,10 +2,10 @@
 
 mod answers;
 mod browsers;
+mod dead_letters;
 mod functions;
 mod health;
 mod invoking;
-mod letters;
 mod runs;
 mod schedules;
 

@@ -1,4 +1,4 @@
-//! The three recovery scenarios of the document, with the provider's receipts, and what an operator does then; workers that
+//! The three recoveries of campaign execution (docs/contract.md), with the provider's receipts, and the operator's decisions; workers that
 //! are stopped and go on; connections that are lost in the middle.
 
 use std::collections::BTreeSet;

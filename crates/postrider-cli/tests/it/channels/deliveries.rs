@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::rows::{Bot, Room, Rows, SENT, UNKNOWN, claim, settle};
+use super::rows::{Bot, Capacity, Rows, SENT, UNKNOWN, claim, settle};
 use crate::sql::refusal;
 
 /// A report in the tenant's context; true when the account has such a reply.
@@ -30,7 +30,7 @@ async fn a_proof_ends_the_doubt_for_the_next_claim_and_is_kept() -> anyhow::Resu
     let held = rows.held(rows.own, "w").await?;
     settle(&rows.worker, "w", &[(&held, UNKNOWN)]).await?;
     assert!(report(&rows, rows.own, held.id, "queued", false, "'2030-01-01Z'").await?);
-    let again = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let again = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     assert_eq!(
         (again.is_in_doubt, again.provider_message_id.as_deref()),
         (true, None),
@@ -46,7 +46,7 @@ async fn a_proof_ends_the_doubt_for_the_next_claim_and_is_kept() -> anyhow::Resu
         rows.look(TOLD, "channel_outbox", held.id).await?,
         "pending, theirs of sent, failed, 2030-01-04 00:00:00, 131047: too late"
     );
-    let proven = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let proven = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     assert_eq!(proven.provider_message_id.as_deref(), Some("theirs of sent"));
     Ok(())
 }

@@ -23,8 +23,7 @@ async fn two_bots(rows: &Rows) -> anyhow::Result<[Bot; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chat_tables_show_a_tenant_its_own_rows_and_none_without_a_tenant() -> anyhow::Result<()>
-{
+async fn chat_tables_show_a_tenant_its_own_rows_and_none_without_a_tenant() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let [own, other] = two_bots(&rows).await?.map(|bot| bot.tenant.to_string());
     let (id, alias) = ("app.current_tenant_id", "app.current_tenant");
@@ -158,7 +157,7 @@ async fn a_dispatcher_sends_for_every_tenant_and_reads_no_table() -> anyhow::Res
     let rows = Rows::new().await?;
     let bots = two_bots(&rows).await?;
     assert_eq!(texts(&rows.worker, "select id::text from channels.channel_outbox").await?, [""; 0]);
-    let mut claimed: Vec<Uuid> = claim(&rows.worker, "w", &super::rows::Room::of(10))
+    let mut claimed: Vec<Uuid> = claim(&rows.worker, "w", &super::rows::Capacity::of(10))
         .await?
         .iter()
         .map(|reply| reply.account_id)

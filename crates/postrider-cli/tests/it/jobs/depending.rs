@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::{
     firing::{fire, firings, put, schedule},
-    stage::{End, Room, Stage, acting_for, claim, ends},
+    stage::{Capacity, End, Stage, acting_for, claim, ends},
 };
 use crate::sql::{execute, number, refusal, texts};
 
@@ -211,7 +211,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
         Ok(sqlx::query_scalar(sql).bind(function).fetch_one(&stage.admin).await?)
     };
     let ends_next = async |end: End| -> anyhow::Result<()> {
-        let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
         ends(&stage.worker, "w", &[(&held, end)]).await?;
         Ok(())
     };
@@ -234,7 +234,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
     let second_run = run_of("second").await?;
     let waits_for = |why: &str| format!("waits for second: {why} (run {second_run})");
     // The second one fails, at first for a while, then for good; the third one does not run.
-    let held = claim(&stage.worker, "w", &Room::of(2)).await?;
+    let held = claim(&stage.worker, "w", &Capacity::of(2)).await?;
     let (of_f, of_second): (Vec<_>, Vec<_>) = held.iter().partition(|run| run.function_name == "f");
     ends(&stage.worker, "w", &[(of_f[0], End::Done), (of_second[0], End::Failed)]).await?;
     assert_eq!(go_on(&stage).await?, 0);
@@ -288,7 +288,10 @@ async fn a_firing_that_waits_too_long_or_whose_schedule_was_disabled_is_given_up
             .await?
     );
     assert_eq!(go_on(&stage).await?, 0);
-    assert_eq!(firings(&stage, ids[0]).await?, ["skipped: a function it depends on did not complete in time"]);
+    assert_eq!(
+        firings(&stage, ids[0]).await?,
+        ["skipped: a function it depends on did not complete in time"]
+    );
     assert_eq!(firings(&stage, ids[1]).await?, ["skipped: the schedule was disabled while it waited"]);
     assert_eq!(firings(&stage, ids[2]).await?, ["waiting"]);
     stage

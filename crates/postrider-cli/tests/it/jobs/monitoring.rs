@@ -13,7 +13,7 @@ async fn detect_by(stage: &Stage, failed: i32, running: &str, retried: f64) -> R
     stage.ask_as_worker(stage.own, sql).await
 }
 
-/// By those of the document.
+/// With the default limits of `detect-alerts` (docs/jobs.md).
 async fn detect(stage: &Stage) -> Result<String, sqlx::Error> {
     detect_by(stage, 5, "30 minutes", 0.1).await
 }

@@ -134,8 +134,8 @@ async fn an_unsent_notification_is_released_five_times_and_then_given_up() -> an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_notification_that_may_have_been_sent_comes_again_after_the_quiet_time_as_a_doubt() -> anyhow::Result<()>
-{
+async fn a_notification_that_may_have_been_sent_comes_again_after_the_quiet_time_as_a_doubt()
+-> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     raise(&stage, "one").await?;

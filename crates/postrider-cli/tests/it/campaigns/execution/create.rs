@@ -117,8 +117,7 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_of_another_tenant_or_workspace_are_as_unknown_as_missing_ones()
--> anyhow::Result<()> {
+async fn ids_of_another_tenant_or_workspace_are_as_unknown_as_missing_ones() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;
     let elsewhere = Tenant { id: stage.own.id, workspace: Uuid::now_v7() };

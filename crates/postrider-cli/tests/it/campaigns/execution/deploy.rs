@@ -29,7 +29,12 @@ async fn a_deployment_that_cannot_be_leaves_nothing_behind() -> anyhow::Result<(
         (format!("'{good}', ''"), "P0002", "the campaign has no phase ``", "It has: first."),
         (format!("'{empty}'"), "22023", "the list of phase `first` is empty", "Import leads"),
         (format!("'{external}'"), "22023", "phase `theirs` is done by another service", ""),
-        (format!("'{good}', p_job_size => 0"), "22023", "a send job has between 1 and 10000 items, not 0", ""),
+        (
+            format!("'{good}', p_job_size => 0"),
+            "22023",
+            "a send job has between 1 and 10000 items, not 0",
+            "",
+        ),
         (format!("'{good}', p_job_size => 10001"), "22023", "a send job has between 1 and 10000 items", ""),
         (
             format!("'{good}', p_job_size => null"),

@@ -209,7 +209,10 @@ async fn a_job_that_is_put_off_burns_no_attempt_and_takes_its_run_along() -> any
         "select note from execution.campaign_audit_log where run_id = '{run}' and action = 'job.put_off'"
     );
     let notes = texts(&stage.admin, log).await?;
-    assert!(notes.len() == 1 && notes[0].ends_with("Z: enough; with 5 more send jobs of the run"), "{notes:?}");
+    assert!(
+        notes.len() == 1 && notes[0].ends_with("Z: enough; with 5 more send jobs of the run"),
+        "{notes:?}"
+    );
     assert_eq!(
         refusal(execute(&stage.worker, put_off(true)).await)?.code,
         "PR001",

@@ -81,8 +81,7 @@ fn ids(doubts: &[Doubt]) -> Vec<Uuid> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_doubt_has_one_resolver_at_a_time_and_a_late_one_changes_nothing()
--> anyhow::Result<()> {
+async fn a_doubt_has_one_resolver_at_a_time_and_a_late_one_changes_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let all = doubtful(&stage, 3).await?;
 

@@ -1,7 +1,7 @@
 //! The resolver beside a worker and a provider that keeps its own book: what was in doubt ends as it was.
 
 mod callbacks;
-mod mean;
+mod late_effects;
 mod points;
 
 use std::collections::BTreeMap;
@@ -202,8 +202,7 @@ async fn a_done_call_is_found_and_not_repeated() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_not_done_is_repeated_where_harmless_and_failed_where_known() -> anyhow::Result<()>
-{
+async fn a_call_not_done_is_repeated_where_harmless_and_failed_where_known() -> anyhow::Result<()> {
     // It hangs up before it acts.
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
     let runs = all_in_doubt(&scene).await?;

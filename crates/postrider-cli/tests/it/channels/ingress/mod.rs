@@ -2,9 +2,9 @@
 //! own receipts.
 
 mod agent;
-mod believed;
 mod enqueueing;
 mod executing;
+mod signatures;
 mod stage;
 mod stopping;
 pub mod vendors;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{control, delivery, history, status, tend};
+use super::{advance, control, delivery, history, status};
 use crate::{
     campaigns::execution::{Stage, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -106,7 +106,7 @@ async fn items_in_doubt_are_not_retried() -> anyhow::Result<()> {
         stage.ask::<String>(stage.own, settle(id, "sent")).await?;
     }
     control(&stage, campaign, "first", "retry", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
     Ok(())
 }
@@ -160,7 +160,7 @@ async fn a_retry_with_nothing_left_to_send_completes_the_phase() -> anyhow::Resu
     }
     let retried = control(&stage, campaign, "first", "retry", None).await?;
     assert_eq!((retried.outcome.as_str(), retried.status.as_str()), ("changed", "in_progress"));
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
     assert_eq!(number(&stage.admin, "select count(*) from execution.campaign_runs").await?, 1);
     Ok(())

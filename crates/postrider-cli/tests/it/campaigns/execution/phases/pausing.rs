@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{control, delivery, history, status, tend};
+use super::{advance, control, delivery, history, status};
 use crate::{
     campaigns::execution::{Stage, Windows, calls::Job, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -149,7 +149,7 @@ async fn a_run_that_ends_while_paused_ends_its_phase_when_resumed() -> anyhow::R
     assert_eq!((resumed.outcome.as_str(), resumed.status.as_str()), ("changed", "in_progress"));
     let again = control(&stage, campaign, "first", "resume", Some("paused")).await?;
     assert_eq!(again.outcome, "unchanged", "saying it twice is no mistake");
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(
         history(&stage, campaign).await?,
         [

@@ -1,4 +1,4 @@
-//! Bells: who is woken by whom.
+//! Hints of job runs, and the processes that they wake.
 
 use postrider_engine::WakeupChannel;
 use postrider_store::postgres::wakeups;

@@ -1,5 +1,4 @@
-//! The execution contract as its document states it: what is rejected, the four invariants, the three recoveries, the
-//! trace.
+//! The contract of campaign execution (docs/contract.md): refused rows, the four invariants, the three recoveries, the trace.
 
 use sqlx::Row;
 use uuid::Uuid;
@@ -80,7 +79,7 @@ async fn the_database_has_the_constraints_of_the_contract_by_name() -> anyhow::R
     assert_eq!(
         texts(&stage.admin, constraints).await?,
         [
-            // The document fixes the columns. Their order is ours: see the comment on the indexes of the table.
+            // The contract (docs/contract.md) fixes the columns. Their order is ours: see the comment on the indexes of the table.
             "channel_outbox_one_row_per_key: UNIQUE (idempotency_key, tenant_id, workspace_id)",
             "channel_outbox_skipped_status_check: CHECK (((skipped = false) OR (status = 'skipped'::text)))",
             "channel_outbox_status_check: CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, \

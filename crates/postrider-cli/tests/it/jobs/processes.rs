@@ -53,7 +53,7 @@ const EFFECTS: &str = "
     grant execute on function work.effect to postrider_worker";
 
 /// A tenant, and the database it is in.
-pub struct Works {
+pub struct TenantDatabase {
     pub world: World,
     pub admin: PgPool,
     pub tenant: TenantId,
@@ -72,7 +72,7 @@ pub struct Schedule<'a> {
     pub first: &'a str,
 }
 
-impl Works {
+impl TenantDatabase {
     pub async fn new() -> anyhow::Result<Self> {
         let world = World::new().await?;
         let admin = world.client("postgres").await?;

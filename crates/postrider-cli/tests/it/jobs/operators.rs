@@ -25,7 +25,7 @@ pub fn jobs(more: &str) -> String {
 }
 
 /// A tenant on a database.
-pub struct Crew {
+pub struct Operators {
     pub world: World,
     pub admin: PgPool,
     pub app: PgPool,
@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-impl Crew {
+impl Operators {
     pub async fn new() -> anyhow::Result<Self> {
         let world = World::new().await?;
         let made = world.postrider(&["tenants", "create", "acme", "--json"])?;

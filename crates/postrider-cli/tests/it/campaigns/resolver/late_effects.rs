@@ -1,5 +1,5 @@
-//! The mean provider: it stores the key late, denies what it has done, or acts when everybody has gone. The resolver is there from
-//! the beginning, and in a hurry.
+//! A provider with late effects: it stores the key late, denies a call that it carried out, or acts after the connection ended. The
+//! resolver runs from the beginning, with short quiet times.
 
 use super::{LEADS, PROVIDERS, Scene, success};
 

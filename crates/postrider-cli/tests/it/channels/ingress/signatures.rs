@@ -1,4 +1,4 @@
-//! A webhook is believed because it is signed, and for nothing else.
+//! A webhook is accepted only for its signature.
 
 use std::io::Write;
 
@@ -273,8 +273,7 @@ async fn an_address_is_confirmed_to_who_knows_its_secret() -> anyhow::Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signed_webhook_is_refused_if_malformed_and_not_stored_if_irrelevant()
--> anyhow::Result<()> {
+async fn a_signed_webhook_is_refused_if_malformed_and_not_stored_if_irrelevant() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for vendor in Vendor::ALL {
         let bot = stage.bot(vendor).await?;
