@@ -37,7 +37,7 @@ pub use campaigns::stream::{Hub, StreamSettings};
 pub use channels::ingress::Ingress;
 pub use common::peers::{NotANetwork, TrustedProxies};
 pub use common::throttle::{Throttle, ThrottleSettings};
-pub use jobs::ends::{Ends, Waiter};
+pub use jobs::run_waiters::{RunWaiters, Waiter};
 pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
 pub use router::{document, router};
 
@@ -105,7 +105,7 @@ pub struct Jobs {
     /// Makes the runners release cancelled runs, on [`postrider_store::jobs::runs::CANCEL_CHANNEL`].
     pub cancels: Hints,
     /// The callers that wait for runs.
-    pub ends: Ends,
+    pub run_waiters: RunWaiters,
 }
 
 /// Starts to collect the metrics of this process. Once per process, inside the runtime.

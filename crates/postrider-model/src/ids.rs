@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 /// A text that is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a {kind} id; expected a UUID, with or without the prefix `{kind}_`")]
+#[error("`{input}` is not a {kind} id; expected a UUID, with or without the prefix `{kind}_`")]
 pub struct NotAnId {
-    given: String,
+    input: String,
     kind: &'static str,
 }
 
@@ -38,9 +38,9 @@ macro_rules! id {
         impl FromStr for $name {
             type Err = NotAnId;
 
-            fn from_str(given: &str) -> Result<Self, NotAnId> {
-                let bare = given.strip_prefix(concat!($kind, "_")).unwrap_or(given);
-                Uuid::parse_str(bare).map(Self).map_err(|_| NotAnId { given: given.to_owned(), kind: $kind })
+            fn from_str(input: &str) -> Result<Self, NotAnId> {
+                let bare = input.strip_prefix(concat!($kind, "_")).unwrap_or(input);
+                Uuid::parse_str(bare).map(Self).map_err(|_| NotAnId { input: input.to_owned(), kind: $kind })
             }
         }
     };

@@ -2,9 +2,9 @@
 
 /// A text that is not in a closed set of words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a {kind}; known are {known}")]
+#[error("`{input}` is not a {kind}; known are {known}")]
 pub struct NotAWord {
-    pub(crate) given: String,
+    pub(crate) input: String,
     pub(crate) kind: &'static str,
     pub(crate) known: String,
 }
@@ -39,9 +39,9 @@ macro_rules! words {
         impl ::std::str::FromStr for $name {
             type Err = $crate::words::NotAWord;
 
-            fn from_str(given: &str) -> Result<Self, $crate::words::NotAWord> {
-                Self::ALL.iter().copied().find(|word| word.as_str() == given).ok_or_else(|| $crate::words::NotAWord {
-                    given: given.to_owned(),
+            fn from_str(input: &str) -> Result<Self, $crate::words::NotAWord> {
+                Self::ALL.iter().copied().find(|word| word.as_str() == input).ok_or_else(|| $crate::words::NotAWord {
+                    input: input.to_owned(),
                     kind: $kind,
                     known: [$($word),+].join(", "),
                 })

@@ -98,8 +98,9 @@ pub fn problem(answer: &Answer, callee: &str) -> Option<String> {
 
 /// The content type without its parameters, in lower case.
 pub fn media_type(answer: &Answer) -> String {
-    let given = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    let content_type =
+        answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ pub struct InboundWebhook<'a> {
 impl InboundWebhook<'_> {
     /// The only header of this name. Two of them count as a forgery, because programs disagree about which one is valid.
     pub fn header(&self, name: &str) -> Result<&str, CallbackRefused> {
-        let mut values = self.headers.iter().filter(|(given, _)| given == name);
+        let mut values = self.headers.iter().filter(|(known, _)| known == name);
         match (values.next(), values.next()) {
             (Some((_, value)), None) => Ok(value),
             (None, _) => Err(CallbackRefused::Forged(format!("the header `{name}` is missing"))),

@@ -51,8 +51,8 @@ pub fn is_signed(verifier: &Hmac<Sha256>, id: &str, time: &str, body: &[u8], sig
     }
     signatures
         .split(' ')
-        .filter_map(|given| STANDARD.decode(given.strip_prefix("v1,")?).ok())
-        .any(|given| signature.clone().verify_slice(&given).is_ok())
+        .filter_map(|received| STANDARD.decode(received.strip_prefix("v1,")?).ok())
+        .any(|received| signature.clone().verify_slice(&received).is_ok())
 }
 
 /// A request with a signature of each signer. An error is a bug, because id and body are valid.

@@ -131,9 +131,9 @@ impl Receiver {
         }
         let id = webhook.header(HEADER_WEBHOOK_ID)?;
         let time = webhook.header(HEADER_WEBHOOK_TIMESTAMP)?;
-        let given = webhook.header(HEADER_WEBHOOK_SIGNATURE)?;
+        let received = webhook.header(HEADER_WEBHOOK_SIGNATURE)?;
         inbound::check_time(HEADER_WEBHOOK_TIMESTAMP, time, webhook.now)?;
-        if !signing::is_signed(&self.verifier, id, time, webhook.body, given) {
+        if !signing::is_signed(&self.verifier, id, time, webhook.body, received) {
             return Err(inbound::forged(
                 "no signature is right for this account; check that the sender signs with the account's secret",
             ));

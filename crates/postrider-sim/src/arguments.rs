@@ -23,8 +23,9 @@ impl Arguments {
     /// Reads the query and the body. The body takes precedence.
     pub fn read(head: &Parts, body: &[u8]) -> Result<Self, Unreadable> {
         let mut all = form(head.uri.query().unwrap_or_default().as_bytes());
-        let given = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        match given.split(';').next().unwrap_or_default().trim() {
+        let content_type =
+            head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match content_type.split(';').next().unwrap_or_default().trim() {
             "application/json" => match serde_json::from_slice(body) {
                 Ok(Value::Object(object)) => all.extend(object),
                 Ok(_) => return Err(Unreadable::NoObject),

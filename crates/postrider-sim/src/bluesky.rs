@@ -57,11 +57,11 @@ struct Put {
     rkey: String,
     record: Value,
     /// Absent, null and a cid have different meanings.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "present")]
     swap_record: Option<Option<String>>,
 }
 
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -170,11 +170,11 @@ pub async fn sign_in(world: &World, request: Request<Incoming>) -> Result<Answer
     };
     look_up(world, &FACE, None, None, || match serde_json::from_slice::<Given>(&body) {
         Err(error) => refusal("InvalidRequest", &error.to_string()),
-        Ok(given) if given.identifier.is_empty() || given.identifier.len() > NAME_CHARS_MAX => {
+        Ok(login) if login.identifier.is_empty() || login.identifier.len() > NAME_CHARS_MAX => {
             refusal("InvalidRequest", "`identifier` is empty or too long")
         }
-        Ok(given)
-            if given.password.is_empty() || world.access.admits(Some(&given.password)) == Some(false) =>
+        Ok(login)
+            if login.password.is_empty() || world.access.admits(Some(&login.password)) == Some(false) =>
         {
             let why = "Invalid identifier or password";
             (StatusCode::UNAUTHORIZED, named("AuthenticationRequired", why))

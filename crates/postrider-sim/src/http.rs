@@ -192,7 +192,7 @@ pub fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
 /// The first value under a name in a query.
 pub fn query_value(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query?.as_bytes());
-    pairs.find(|(given, _)| given == name).map(|(_, value)| value.into_owned())
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 /// Reads a body of bounded size.

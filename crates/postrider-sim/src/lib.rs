@@ -27,6 +27,7 @@ mod callbacks;
 mod calls;
 mod control;
 mod conversations;
+mod counters;
 mod faults;
 mod functions;
 mod http;
@@ -35,7 +36,6 @@ mod mail;
 mod mastodon;
 mod memory;
 mod messages;
-mod noted;
 mod outages;
 mod receipts;
 mod resend;
@@ -204,7 +204,7 @@ struct World {
     pace: Pace,
     access: access::Access,
     memory: Arc<memory::Memory>,
-    counters: noted::Counters,
+    counters: counters::Counters,
     webhooks: webhook::Verifier,
     messages: Index<Arc<str>>,
     calls: RecentList<twilio::Call>,
@@ -293,7 +293,7 @@ impl Sim {
             pace,
             access: access::Access::new(args.token),
             memory: Arc::default(),
-            counters: noted::Counters::default(),
+            counters: counters::Counters::default(),
             webhooks,
             messages: Index::default(),
             calls: RecentList::default(),

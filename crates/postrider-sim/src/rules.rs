@@ -131,8 +131,8 @@ impl Rule {
     pub const EXAMPLE: &'static str = r#"[{"to": "a@example.com", "fault": "stall", "times": 1}]"#;
 
     fn names(&self, target: &Target<'_>) -> bool {
-        let is = |wanted: &Option<String>, given: &[Option<&str>]| {
-            wanted.is_none() || given.contains(&wanted.as_deref())
+        let is = |wanted: &Option<String>, actual: &[Option<&str>]| {
+            wanted.is_none() || actual.contains(&wanted.as_deref())
         };
         let waits_for = match target.kind {
             RequestKind::Action | RequestKind::UnknownRepeat | RequestKind::Repeat => On::Send,

@@ -156,29 +156,29 @@ impl Session<'_> {
 
     async fn sign_in(&mut self, rest: &str) -> io::Result<&'static str> {
         let (mechanism, initial) = rest.split_once(' ').unwrap_or((rest, ""));
-        let given = match mechanism.to_ascii_uppercase().as_str() {
+        let credentials = match mechanism.to_ascii_uppercase().as_str() {
             "PLAIN" => {
-                let given = match initial {
+                let credentials = match initial {
                     "" => self.challenge("334 \r\n").await?,
-                    given => STANDARD.decode(given).ok(),
+                    credentials => STANDARD.decode(credentials).ok(),
                 };
                 // authorization identity, user and password, with NUL between them
-                given.and_then(|given| {
-                    let mut parts = given.split(|byte| *byte == 0).skip(1).map(<[u8]>::to_vec);
+                credentials.and_then(|credentials| {
+                    let mut parts = credentials.split(|byte| *byte == 0).skip(1).map(<[u8]>::to_vec);
                     parts.next().zip(parts.next())
                 })
             }
             "LOGIN" => {
                 let user = match initial {
                     "" => self.challenge("334 VXNlcm5hbWU6\r\n").await?,
-                    given => STANDARD.decode(given).ok(),
+                    credentials => STANDARD.decode(credentials).ok(),
                 };
                 let password = self.challenge("334 UGFzc3dvcmQ6\r\n").await?;
                 user.zip(password)
             }
             _ => return Ok("504 5.5.4 use PLAIN or LOGIN\r\n"),
         };
-        Ok(match given {
+        Ok(match credentials {
             None => "501 5.5.2 the credentials are not base64\r\n",
             Some((user, password)) if self.world.mail.allows(&user, &password) => {
                 self.signed_in = true;

@@ -80,7 +80,7 @@ fn validate(_: &World, head: &Parts, body: &Bytes, receipt: &mut Receipt) -> Res
     };
     let form: Vec<(String, String)> = url::form_urlencoded::parse(body).into_owned().collect();
     let field = |name: &str| {
-        let found = form.iter().find(|(given, value)| given == name && !value.is_empty());
+        let found = form.iter().find(|(actual, value)| actual == name && !value.is_empty());
         found.map(|(_, value)| value.as_str())
     };
     let callback = field("StatusCallback").map(str::to_owned);
@@ -227,7 +227,7 @@ pub async fn list(world: &World, request: &Request<Incoming>) -> Result<Answer, 
             return coded(StatusCode::UNAUTHORIZED, 20003, "Authenticate");
         }
         let is =
-            |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
+            |wanted: &Option<String>, actual: &str| wanted.as_deref().is_none_or(|wanted| wanted == actual);
         let start = page * size;
         let mut calls = world.calls.newest(start, size + 1, |call| {
             let fits = call.account == account && is(&to, &call.to) && is(&from, &call.from);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// SQLSTATE of a function whose caller does not hold the claim of the event or job that it names.
+/// SQLSTATE of a function whose caller does not hold the claim of the event or send job that it names.
 pub const CLAIM_NOT_HELD: &str = "PR001";
 
 /// SQLSTATEs of a reservation on a restored copy, and of one under a timeline or an epoch that its process has not compared.

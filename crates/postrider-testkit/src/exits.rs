@@ -1,4 +1,4 @@
-//! How a process comes to its end at a place that a test has chosen.
+//! Ends of a process at a place that a test has chosen.
 #![cfg(debug_assertions)]
 
 use std::{os::unix::process::ExitStatusExt, sync::Arc};
@@ -7,25 +7,25 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::world::Process;
 
-/// What happens there.
+/// The way in which the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The process is killed.
     Kill,
-    /// A task panics that the process must not live without.
+    /// A task panics without which the process must end.
     Panic,
-    /// A task panics that has one thing in its hands, and takes nothing else along.
+    /// A task panics that works on one thing; the process goes on.
     PanicOfOne,
 }
 
 impl Exit {
-    /// What the process is told.
+    /// The variables for the process.
     pub fn environment(self, point: &str) -> Vec<(&'static str, &str)> {
         let at = ("CRASH_AT", point);
         if self == Self::Kill { vec![at] } else { vec![at, ("CRASH_BY", "panic")] }
     }
 
-    /// Waits until it has happened, and for the end of the process: by itself, or because it is told to.
+    /// Waits for the chosen end of the process; after `PanicOfOne`, sends SIGTERM first.
     pub fn ended(self, process: &mut Process) -> anyhow::Result<()> {
         let expected = match self {
             Self::Kill => (None, Some(9)),
@@ -39,7 +39,7 @@ impl Exit {
         let status = tokio::task::block_in_place(|| process.wait())?;
         anyhow::ensure!(
             (status.code(), status.signal()) == expected,
-            "{self:?} was to end it otherwise: {status}\n{}",
+            "{self:?} expects another end of the process: {status}\n{}",
             process.lines().join("\n")
         );
         Ok(())
@@ -59,11 +59,11 @@ pub fn all_are_tried(points: &[&str], cases: impl Iterator<Item = &'static str>)
 pub async fn all<C: Future<Output = anyhow::Result<()>> + Send + 'static>(
     cases: impl Iterator<Item = (String, C)>,
 ) -> anyhow::Result<()> {
-    let (mut running, turns) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
+    let (mut running, permits) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
     for (name, case) in cases {
-        let turns = Arc::clone(&turns);
+        let permits = Arc::clone(&permits);
         running.spawn(async move {
-            let _turn = turns.acquire().await?;
+            let _permit = permits.acquire().await?;
             case.await.map_err(|error| error.context(name))
         });
     }

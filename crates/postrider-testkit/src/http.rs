@@ -13,7 +13,7 @@ use crate::{
     world::PATIENCE,
 };
 
-/// What a server answered.
+/// A response.
 pub struct Answer {
     pub status: u16,
     headers: Headers,

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share.
+//! Fixtures shared by the end-to-end tests.
 //!
 //! | module | content |
 //! |---|---|

@@ -57,7 +57,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// What the server does about a request.
+/// The reaction to a request.
 #[derive(Debug, Clone)]
 pub enum Reaction {
     /// Takes these steps, and then closes the connection.
@@ -119,7 +119,7 @@ pub fn answer_head(status: &str, headers: &str, length: usize) -> String {
 
 /// Decides what the server does.
 pub trait Script: Send + Sync + 'static {
-    /// What it does about a request. A held request is asked about again after each change.
+    /// The reaction to a request. A held request is asked about again after each change.
     fn react(&self, request: &Received) -> Reaction;
 
     /// Whether the server goes on when a connection has come this far: see [`CONNECTED`] and [`HALF_OF_THE_BODY`].

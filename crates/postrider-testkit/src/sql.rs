@@ -17,14 +17,14 @@ pub struct Refusal {
     pub hint: String,
 }
 
-/// What the server said against it. An error when it said nothing against it.
+/// The server's refusal of a statement. An error if the server executed it.
 pub fn refusal<T: Debug>(outcome: Result<T, sqlx::Error>) -> anyhow::Result<Refusal> {
     let error = match outcome {
         Ok(value) => anyhow::bail!("it was allowed, and answered {value:?}"),
         Err(error) => error,
     };
     let said = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
-    let said = said.with_context(|| format!("not the server's word: {error}"))?;
+    let said = said.with_context(|| format!("the error is not the server's: {error}"))?;
     Ok(Refusal {
         code: said.code().to_owned(),
         message: said.message().to_owned(),
@@ -54,10 +54,10 @@ pub async fn number(client: impl PgExecutor<'_>, sql: impl Into<String>) -> Resu
     sqlx::query_scalar(AssertSqlSafe(sql.into())).fetch_one(client).await
 }
 
-/// Waits until somebody in this database waits for somebody else.
+/// Waits until a session of this database waits for a lock of another.
 pub async fn someone_waits(admin: &PgPool) -> anyhow::Result<()> {
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    eventually("somebody waits for a lock", async || Ok(number(admin, waiting).await? > 0)).await
+    eventually("a session waits for a lock", async || Ok(number(admin, waiting).await? > 0)).await
 }
 
 /// A new tenant, with its workspace.

@@ -1,4 +1,4 @@
-//! What tests share: one private cluster per test run, one database per test, processes that end with their test.
+//! Fixtures shared by tests: one private cluster per test run, one database per test, processes that end with their test.
 //!
 //! The first test of a run starts the cluster and the others adopt it, whether they are threads of one process
 //! (`cargo test`) or processes of one run (`cargo nextest`). A watchdog stops and removes it when the run is over,
@@ -172,7 +172,7 @@ fn start_cluster() -> anyhow::Result<Cluster> {
         settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
     })?;
 
-    // Whoever comes first makes the template and the watchdog; the others wait for it.
+    // The first test makes the template and the watchdog; the others wait for it.
     let gate = std::fs::File::create(data_dir.join("template.lock"))?;
     gate.lock()?;
     let ready = data_dir.join(TEMPLATE_READY);
@@ -259,13 +259,13 @@ pub fn binary() -> PathBuf {
     built
 }
 
-/// What a run of the tests has of its own, and which goes with it.
+/// The directory of a run of the tests, which is removed with it.
 pub fn run_dir() -> PathBuf {
     let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| format!("pid-{}", std::process::id()));
     std::env::temp_dir().join(format!("postrider-test-{run}"))
 }
 
-/// What a command printed, and how it ended.
+/// The output of a command, and its exit code.
 pub struct Output {
     pub code: i32,
     pub stdout: String,

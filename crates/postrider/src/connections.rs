@@ -105,32 +105,32 @@ impl Connections {
 }
 
 /// Limits of the server, as far as it reports them.
-struct Room {
+struct ServerLimits {
     /// For each way that leads to the server itself.
     direct: BTreeMap<Way, Capacity>,
     /// The ways that lead through a pooler or proxy.
     indirect: Vec<Way>,
 }
 
-impl Room {
+impl ServerLimits {
     async fn ask(installation: &Installation) -> anyhow::Result<Self> {
         let ways = [Way::App, Way::Worker, Way::Listen];
         let logins = installation.logins();
         let [_, _, Login { url, setting }] = logins;
         let direct_address = capacity::address(url).map_err(|error| error.with_setting(setting))?;
-        let mut room = Self { direct: BTreeMap::new(), indirect: Vec::new() };
+        let mut limits = Self { direct: BTreeMap::new(), indirect: Vec::new() };
         for (way, Login { url, setting }) in ways.into_iter().zip(logins) {
             let answer = capacity::ask(url).await.map_err(|error| error.with_setting(setting))?;
             // `database.listen_url` names the server itself where the others lead through a pooler.
             let address = capacity::address(url).map_err(|error| error.with_setting(setting))?;
             let is_elsewhere = way != Way::Listen && address != direct_address;
             if answer.is_indirect || is_elsewhere {
-                room.indirect.push(way);
+                limits.indirect.push(way);
             } else {
-                room.direct.insert(way, answer);
+                limits.direct.insert(way, answer);
             }
         }
-        Ok(room)
+        Ok(limits)
     }
 
     /// Why these connections can never be open at the same time, and what to change.
@@ -201,14 +201,14 @@ impl Room {
 /// Refuses a process whose connections do not fit, and logs what cannot be known.
 pub async fn check(config: &Config, roles: &[Role], installation: &Installation) -> anyhow::Result<()> {
     let needed = Connections::of(config, roles);
-    let room = Room::ask(installation).await?;
-    if let Some(refusal) = room.refusal(&needed) {
+    let limits = ServerLimits::ask(installation).await?;
+    if let Some(refusal) = limits.refusal(&needed) {
         anyhow::bail!(refusal);
     }
-    if let Some(assumed) = room.assumed(&needed) {
+    if let Some(assumed) = limits.assumed(&needed) {
         tracing::info!("{assumed}");
     }
-    if let Some(shortage) = room.shortage(&needed) {
+    if let Some(shortage) = limits.shortage(&needed) {
         tracing::warn!("{shortage}");
     }
     Ok(())
@@ -222,20 +222,20 @@ pub async fn examine(
 ) -> anyhow::Result<Finding> {
     const CHECK: &str = "connections";
     let needed = Connections::of(config, roles);
-    let room = Room::ask(installation).await?;
+    let limits = ServerLimits::ask(installation).await?;
     let found = format!("a process needs up to {}: {}", needed.total(), needed.listed());
-    if let Some(refusal) = room.refusal(&needed) {
+    if let Some(refusal) = limits.refusal(&needed) {
         let (problem, advice) = refusal.split_once("; ").unwrap_or((refusal.as_str(), ""));
         return Ok(Finding::failure(CHECK, problem, advice));
     }
-    if let Some(shortage) = room.shortage(&needed) {
+    if let Some(shortage) = limits.shortage(&needed) {
         let (problem, advice) = shortage.split_once("; ").unwrap_or((shortage.as_str(), ""));
         return Ok(Finding::warning(CHECK, format!("{found}; {problem}"), advice));
     }
-    if let Some(assumed) = room.assumed(&needed) {
+    if let Some(assumed) = limits.assumed(&needed) {
         return Ok(Finding::ok(CHECK, format!("{found}; {assumed}")));
     }
-    let allowed = room.direct.values().next().map(|capacity| {
+    let allowed = limits.direct.values().next().map(|capacity| {
         format!("; the server allows {}, {} are in use", capacity.available(), capacity.used)
     });
     Ok(Finding::ok(CHECK, format!("{found}{}", allowed.unwrap_or_default())))
@@ -258,18 +258,18 @@ mod tests {
         }
     }
 
-    fn room(capacity: &Capacity) -> Room {
+    fn limits(capacity: &Capacity) -> ServerLimits {
         let direct = [Way::App, Way::Worker, Way::Listen].map(|way| (way, capacity.clone()));
-        Room { direct: direct.into(), indirect: Vec::new() }
+        ServerLimits { direct: direct.into(), indirect: Vec::new() }
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_limit_and_what_to_change() {
+    fn settings_over_the_limit_are_refused_with_the_limit_and_the_remedy() {
         let config = Config::default();
         let needed = Connections::of(&config, Role::ALL);
         let total = i32::try_from(needed.total()).unwrap();
-        assert_eq!(room(&capacity(total + 3)).refusal(&needed), None);
-        let refused = room(&capacity(total + 2)).refusal(&needed).unwrap();
+        assert_eq!(limits(&capacity(total + 3)).refusal(&needed), None);
+        let refused = limits(&capacity(total + 2)).refusal(&needed).unwrap();
         for says in [
             format!("needs up to {total} database connections"),
             format!("the server allows {} (max_connections = {}, of which 3", total - 1, total + 2),
@@ -279,18 +279,20 @@ mod tests {
             assert!(refused.contains(&says), "`{says}` is not in: {refused}");
         }
         let limited = Capacity { login_limit: Some(total - 1), ..capacity(1000) };
-        let refused = room(&limited).refusal(&needed).unwrap();
+        let refused = limits(&limited).refusal(&needed).unwrap();
         assert!(refused.contains(&format!("`alter role server connection limit {total}`")), "{refused}");
         let limited = Capacity { database_limit: Some(5), ..capacity(1000) };
-        let refused = room(&limited).refusal(&needed).unwrap();
+        let refused = limits(&limited).refusal(&needed).unwrap();
         assert!(refused.contains(&format!("`alter database shop connection limit {total}`")), "{refused}");
     }
 
     #[test]
     fn a_pooler_is_not_counted_against_the_server() {
         let needed = Connections::of(&Config::default(), Role::ALL);
-        let behind =
-            Room { direct: [(Way::Listen, capacity(20))].into(), indirect: vec![Way::App, Way::Worker] };
+        let behind = ServerLimits {
+            direct: [(Way::Listen, capacity(20))].into(),
+            indirect: vec![Way::App, Way::Worker],
+        };
         assert_eq!(behind.refusal(&needed), None);
         let through = needed.sum(|part| part.way != Way::Listen);
         assert!(behind.assumed(&needed).unwrap().contains(&format!("accept {through} connections")));
@@ -300,8 +302,8 @@ mod tests {
     fn a_crowded_server_is_a_warning() {
         let needed = Connections::of(&Config::default(), &[Role::Resolver]);
         let crowded = Capacity { used: 95, ..capacity(100) };
-        assert_eq!(room(&crowded).refusal(&needed), None);
-        assert!(room(&crowded).shortage(&needed).unwrap().contains("and 2 of 97 are free now"));
+        assert_eq!(limits(&crowded).refusal(&needed), None);
+        assert!(limits(&crowded).shortage(&needed).unwrap().contains("and 2 of 97 are free now"));
     }
 
     /// The table of docs/operations.md, computed from the settings' defaults.

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use postrider_api::{App, CallbackKeys, Ends, Hub, Ingress, Jobs, PrometheusHandle};
+use postrider_api::{App, CallbackKeys, Hub, Ingress, Jobs, PrometheusHandle, RunWaiters};
 use postrider_engine::{
     CampaignWorker, Dispatcher, Functions, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing,
     WakeupChannel, Witness,
@@ -56,7 +56,7 @@ pub struct Server {
 pub enum Role {
     /// The HTTP API.
     Api,
-    /// Campaigns: jobs, reservations, provider calls.
+    /// Campaigns: send jobs, reservations, provider calls.
     Campaigns,
     /// Items in doubt: settles what can be settled without a person.
     Resolver,
@@ -313,7 +313,7 @@ impl Process<'_> {
         };
         let settings = wire::stream_settings(config, capacity);
         let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
-        let waiting = Ends::new(draining.clone());
+        let waiting = RunWaiters::new(draining.clone());
         if serves_api {
             loops.spawn(supervised("stream", stream.clone().run()));
             loops

@@ -27,7 +27,7 @@ begin
       from execution.campaign_runs as run
      where run.tenant_id = p_tenant_id
        and run.id = v_runs[cardinality(v_runs)];
-    -- The counters of the jobs are enough for a single run without items in doubt. After a retry, or if a job left
+    -- The counters of the send jobs are enough for a single run without items in doubt. After a retry, or if a send job left
     -- items in doubt that may be settled by now, count the items.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
            coalesce(sum(job.failed), 0) as failed

@@ -74,7 +74,7 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
-    -- Ordered by id, and without jobs that a claim has locked.
+    -- Ordered by id, and without send jobs that a claim has locked.
     with waiting as (
         select job.tenant_id, job.id
           from execution.job_queue as job
@@ -95,7 +95,7 @@ begin
 end
 $$;
 comment on function execution.close_circuit(uuid, text, uuid, integer, boolean) is
-    'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
+    'Closes the circuit of an account after a call was answered. Send jobs that waited for it are due at once.';
 revoke all on function execution.close_circuit(uuid, text, uuid, integer, boolean) from public;
 grant execute on function execution.close_circuit(uuid, text, uuid, integer, boolean) to postrider_worker;
 
@@ -123,7 +123,7 @@ as $$
        and job.locked_by = p_worker_id
 $$;
 comment on function execution.read_account_states(uuid[], text, uuid[]) is
-    'Returns the waits and circuits of the accounts of held jobs, of any number of tenants, so that a process learns what other processes '
+    'Returns the waits and circuits of the accounts of held send jobs, of any number of tenants, so that a process learns what other processes '
     'found.';
 revoke all on function execution.read_account_states(uuid[], text, uuid[]) from public;
 grant execute on function execution.read_account_states(uuid[], text, uuid[]) to postrider_worker;

@@ -1,5 +1,5 @@
--- Claims of send jobs: a worker chooses tenants with due jobs, one after the other and without locks, then requeues what is overdue and
--- claims jobs tenant by tenant. Heartbeats keep the claims alive.
+-- Claims of send jobs: a worker chooses tenants with due send jobs, one after the other and without locks, then requeues what is overdue and
+-- claims send jobs tenant by tenant. Heartbeats keep the claims alive.
 --
 -- Several rows are looked up in a lateral subquery, one index lookup per row, here and in other functions. A join may read
 -- all rows of the tenant in the order of their ids instead, which the planner prefers when it plans while the table looks
@@ -70,7 +70,7 @@ begin
                left join execution.claim_order as place on place.tenant_id = waiting.tenant_id
          order by place.last_claim_at nulls first, waiting.tenant_id);
 
-    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
+    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more send jobs.
     v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
     for v_round in 1..2 loop
         for v_place in 1..cardinality(v_tenants) loop
@@ -113,8 +113,8 @@ end
 $$;
 comment on function execution.tenants_with_due_jobs(integer, uuid[], uuid[], uuid[]) is
     'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest '
-    'ago comes first; each gets an equal share, and the rest goes to tenants that have more jobs. Leaves out the tenants '
-    'in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with jobs for '
+    'ago comes first; each gets an equal share, and the rest goes to tenants that have more send jobs. Leaves out the tenants '
+    'in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with send jobs for '
     'requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
 revoke all on function execution.tenants_with_due_jobs(integer, uuid[], uuid[], uuid[]) from public;
 grant execute on function execution.tenants_with_due_jobs(integer, uuid[], uuid[], uuid[]) to postrider_worker;
@@ -150,7 +150,7 @@ begin
         -- Ordered by run, because ending a run locks it: two concurrent calls cannot deadlock.
         select stale.* from stale order by stale.run_id, stale.id
     loop
-        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
+        -- A hanging worker may hold locks on some of these items. Skip its send job instead of waiting, so that one such
         -- worker cannot block every claim; a later call tries again.
         begin
             perform
@@ -173,7 +173,7 @@ begin
                       and phase.status = 'paused'
                       for share of phase)
         then
-            -- The worker did not release the job when its phase was paused. That uses up no attempt.
+            -- The worker did not release the send job when its phase was paused. That uses up no attempt.
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
             update execution.job_queue as job
                set status = 'queued',
@@ -227,7 +227,7 @@ comment on function execution.requeue_overdue_jobs(uuid, text) is
 revoke all on function execution.requeue_overdue_jobs(uuid, text) from public;
 grant execute on function execution.requeue_overdue_jobs(uuid, text) to postrider_worker;
 
--- `p_except_runs` are runs whose account has enough jobs already.
+-- `p_except_runs` are runs whose account has enough send jobs already.
 create or replace function execution.claim_queued_jobs(
     p_tenant_id uuid, p_worker_id text, p_limit integer default 10, p_except_runs uuid[] default '{}')
 returns table (
@@ -257,7 +257,7 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_worker_id), '') = '' then
-        raise exception 'a worker must name itself to claim jobs'
+        raise exception 'a worker must name itself to claim send jobs'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
     end if;
     if p_limit is null or p_limit not between 1 and 1000 then
@@ -342,7 +342,7 @@ end
 $$;
 comment on function execution.claim_queued_jobs(uuid, text, integer, uuid[]) is
     'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the time. '
-    'tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does '
+    'tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a send job that kills its worker does '
     'not return for ever.';
 revoke all on function execution.claim_queued_jobs(uuid, text, integer, uuid[]) from public;
 grant execute on function execution.claim_queued_jobs(uuid, text, integer, uuid[]) to postrider_worker;
@@ -378,8 +378,8 @@ as $$
  returning job.tenant_id, job.id
 $$;
 comment on function execution.heartbeat_jobs(uuid[], text, uuid[], integer[]) is
-    'Renews the locks of a worker''s jobs, of any number of tenants, and returns the jobs that the worker still holds. It '
-    'locks jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
+    'Renews the locks of a worker''s send jobs, of any number of tenants, and returns the send jobs that the worker still holds. It '
+    'locks send jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
 revoke all on function execution.heartbeat_jobs(uuid[], text, uuid[], integer[]) from public;
 grant execute on function execution.heartbeat_jobs(uuid[], text, uuid[], integer[]) to postrider_worker;
 
@@ -399,7 +399,7 @@ begin
         and job.attempts = p_attempt
         for no key update;
     if not found then
-        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+        raise exception 'send job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
                   hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
@@ -407,5 +407,5 @@ begin
 end
 $$;
 comment on function execution.require_held(uuid, uuid, text, integer) is
-    'Locks a job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
+    'Locks a send job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
 revoke all on function execution.require_held(uuid, uuid, text, integer) from public;

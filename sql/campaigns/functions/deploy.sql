@@ -33,7 +33,7 @@ declare
     v_members bigint;
 begin
     if p_job_size is null or p_job_size not between 1 and 10000 then
-        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
+        raise exception 'a send job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     select phase.*, asset.version as asset_version, account.provider

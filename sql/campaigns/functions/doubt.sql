@@ -19,7 +19,7 @@ return case
 comment on function execution.doubted_since(
         text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer) is
     'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that '
-    'is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker '
+    'is more than a minute ago; or since its reservation, if its send job has continued without it. Null while its worker '
     'works on it, and after its end.';
 revoke all on function
     execution.doubted_since(
@@ -81,7 +81,7 @@ begin
         raise exception 'a resolution needs a note that says how it is known, and who says so'
             using errcode = 'invalid_parameter_value';
     end if;
-    -- Lock the job before its item, as every function does. Of two settlements of the last items, the later one
+    -- Lock the send job before its item, as every function does. Of two settlements of the last items, the later one
     -- then sees both.
     perform
        from execution.job_queue as job
@@ -108,7 +108,7 @@ begin
     if v_item.status <> 'queued' then
         raise exception 'item % is % already', p_outbox_id, v_item.status
             using errcode = 'invalid_parameter_value',
-                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
+                  hint = 'An item that has ended is never reopened; `postrider trace` shows its history.';
     end if;
     if v_item.since is null then
         raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
@@ -132,7 +132,7 @@ begin
        and id = p_outbox_id;
     perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
                             'item.resolved_as_' || v_status, left(p_note, 2000));
-    -- No other item keeps the job waiting: make it due now.
+    -- No other item keeps the send job waiting: make it due now.
     if v_item.job_status = 'failed'
        and not exists (select
                          from execution.channel_outbox as item

@@ -1,4 +1,4 @@
--- The end of send jobs, and with the last job the end of the run. The items alone decide the result.
+-- The end of send jobs, and with the last send job the end of the run. The items alone decide the result.
 
 create or replace function execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text)
 returns integer
@@ -39,11 +39,11 @@ begin
 end
 $$;
 comment on function execution.doubt_leftovers(uuid, uuid, text) is
-    'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their '
+    'Marks the reserved items of a send job as in doubt, because the worker that reserved them is gone. Returns their '
     'number.';
 revoke all on function execution.doubt_leftovers(uuid, uuid, text) from public;
 
--- The job is read apart from its items: otherwise the array of items would be unpacked once per item.
+-- The send job is read apart from its items: otherwise the array of items would be unpacked once per item.
 create or replace function execution.count_items(p_tenant_id uuid, p_job_id uuid)
 returns table (intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
 language plpgsql
@@ -70,7 +70,7 @@ begin
 end
 $$;
 comment on function execution.count_items(uuid, uuid) is
-    'Counts the items of a job by result.';
+    'Counts the items of a send job by result.';
 revoke all on function execution.count_items(uuid, uuid) from public;
 
 create or replace function execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text)
@@ -83,7 +83,7 @@ as $$
             finalized_at)
     select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
-           left('its job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
+           left('its send job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
@@ -92,7 +92,7 @@ as $$
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 comment on function execution.fail_missing(uuid, uuid, text) is
-    'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker '
+    'Adds a failed row for every item of a send job that was never reserved. This uses the keys, so that a late worker '
     'cannot send the items either.';
 revoke all on function execution.fail_missing(uuid, uuid, text) from public;
 
@@ -180,8 +180,8 @@ begin
 end
 $$;
 comment on function execution.end_attempt(uuid, uuid, text, interval, text) is
-    'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed '
-    'with another attempt to come. The end of the last job ends the run.';
+    'Ends the attempt of a locked send job and returns its status, computed from its items: completed, dead, or failed '
+    'with another attempt to come. The end of the last send job ends the run.';
 revoke all on function execution.end_attempt(uuid, uuid, text, interval, text) from public;
 
 create or replace function execution.complete_job(
@@ -201,7 +201,7 @@ begin
 end
 $$;
 comment on function execution.complete_job(uuid, uuid, text, integer, interval) is
-    'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an '
+    'Ends a send job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an '
     'item is in doubt.';
 revoke all on function execution.complete_job(uuid, uuid, text, integer, interval) from public;
 grant execute on function execution.complete_job(uuid, uuid, text, integer, interval) to postrider_worker;
@@ -223,7 +223,7 @@ begin
 end
 $$;
 comment on function execution.fail_job(uuid, uuid, text, integer, text, interval) is
-    'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no '
+    'Ends an attempt that could not continue, and returns the status of the send job: failed with a retry, or dead if no '
     'attempts are left.';
 revoke all on function execution.fail_job(uuid, uuid, text, integer, text, interval) from public;
 grant execute on function execution.fail_job(uuid, uuid, text, integer, text, interval) to postrider_worker;
@@ -238,15 +238,15 @@ declare
     v_status text;
     v_phase_status text;
 begin
-    -- Lock the run first: of two jobs that end at once, the later one sees both.
+    -- Lock the run first: of two send jobs that end at once, the later one sees both.
     select run.*
       into strict v_run
       from execution.campaign_runs as run
      where run.tenant_id = p_tenant_id
        and run.id = p_run_id
        for no key update;
-    -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
-    -- snapshot, the entries of all ended jobs still lie before it.
+    -- Read the index from its end, where the send job is that is claimed last: while a transaction holds an old
+    -- snapshot, the entries of all ended send jobs still lie before it.
     perform
        from execution.job_queue as job
       where job.tenant_id = p_tenant_id
@@ -291,5 +291,5 @@ begin
 end
 $$;
 comment on function execution.finish_run(uuid, uuid, text) is
-    'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
+    'Ends the run if its last send job has ended, and with it the phase if the phase is in progress.';
 revoke all on function execution.finish_run(uuid, uuid, text) from public;

@@ -54,19 +54,19 @@ create or replace trigger campaign_runs_are_facts
                      correlation_id, created_at
     on execution.campaign_runs
     for each row
-    execute function tenancy.refuse_change('what was deployed stays as it was deployed');
+    execute function tenancy.refuse_change('a deployed run never changes');
 create or replace trigger campaign_runs_causes_are_facts
     before update of cause, number on execution.campaign_runs
     for each row
-    execute function tenancy.refuse_change('what was deployed stays as it was deployed');
+    execute function tenancy.refuse_change('a deployed run never changes');
 create or replace trigger campaign_runs_are_never_removed
     before delete on execution.campaign_runs
     for each row
-    execute function tenancy.refuse_change('runs are kept');
+    execute function tenancy.refuse_change('campaign runs are never removed');
 create or replace trigger campaign_runs_are_never_emptied
     before truncate on execution.campaign_runs
     for each statement
-    execute function tenancy.refuse_change('runs are kept');
+    execute function tenancy.refuse_change('campaign runs are never removed');
 
 -- Send jobs
 
@@ -79,25 +79,25 @@ create or replace trigger job_queue_changes_as_the_table_says
                                            ('locked', 'queued'),
                                            ('failed', 'queued'),
                                            ('failed', 'dead')))
-    execute function tenancy.refuse_change('a job does not change like this');
+    execute function tenancy.refuse_change('a send job does not change like this');
 create or replace trigger job_queue_ends_are_final
     before update on execution.job_queue
     for each row
     when (old.status in ('completed', 'dead'))
-    execute function tenancy.refuse_change('a job that has ended never changes');
+    execute function tenancy.refuse_change('a send job that has ended never changes');
 create or replace trigger job_queue_intentions_are_facts
     before update of id, tenant_id, workspace_id, run_id, position, job_type, item_ids, max_attempts, created_at
     on execution.job_queue
     for each row
-    execute function tenancy.refuse_change('what was intended stays as it was intended');
+    execute function tenancy.refuse_change('the items and limits of a send job never change');
 create or replace trigger job_queue_is_never_removed_from
     before delete on execution.job_queue
     for each row
-    execute function tenancy.refuse_change('jobs are kept');
+    execute function tenancy.refuse_change('send jobs are never removed');
 create or replace trigger job_queue_is_never_emptied
     before truncate on execution.job_queue
     for each statement
-    execute function tenancy.refuse_change('jobs are kept');
+    execute function tenancy.refuse_change('send jobs are never removed');
 
 -- Outbox. The guards of updates fire after the change: Postgres would lock each row once more for a trigger before it.
 -- verify_launch checks five of these triggers by name.
@@ -140,7 +140,7 @@ create or replace trigger channel_outbox_is_never_emptied
 create or replace trigger provider_callbacks_are_facts
     before update or delete on execution.provider_callbacks
     for each row
-    execute function tenancy.refuse_change('what a provider said stays as it was said');
+    execute function tenancy.refuse_change('a provider''s report never changes');
 
 -- History
 
@@ -155,7 +155,7 @@ create or replace trigger campaign_audit_log_is_never_emptied
 create or replace trigger campaign_events_are_facts
     before update on execution.campaign_events
     for each row
-    execute function tenancy.refuse_change('what has happened does not change');
+    execute function tenancy.refuse_change('an event of a campaign never changes');
 create or replace trigger campaign_events_stay_for_an_hour
     before delete on execution.campaign_events
     for each row
@@ -164,4 +164,4 @@ create or replace trigger campaign_events_stay_for_an_hour
 create or replace trigger campaign_events_are_never_emptied
     before truncate on execution.campaign_events
     for each statement
-    execute function tenancy.refuse_change('what has happened does not change');
+    execute function tenancy.refuse_change('an event of a campaign never changes');

@@ -20,7 +20,7 @@ begin
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
     if v_account_id is null then
-        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+        raise exception 'send job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
                   hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function execution.held_account(uuid, text, uuid, integer, boolean) is
-    'Returns the account, or the failover account, of a tenant''s job that the worker holds, and creates the state row of the '
+    'Returns the account, or the failover account, of a tenant''s send job that the worker holds, and creates the state row of the '
     'account. Raises PR001 if the worker does not hold the job.';
 revoke all on function execution.held_account(uuid, text, uuid, integer, boolean) from public;
 
@@ -165,7 +165,7 @@ begin
 end
 $$;
 comment on function execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean) is
-    'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait '
+    'Grants up to p_wanted call tokens of an account for a send job that the worker holds, and returns how long to wait '
     'before they are used; or 0, with the reason and the time until the next try. All times are those of the '
     'database.';
 revoke all on function

@@ -1,4 +1,4 @@
--- Pausing: takes queued jobs out of the reach of claims, and waits for reservations under way.
+-- Pausing: takes queued send jobs out of the reach of claims, and waits for reservations under way.
 
 create or replace function execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid)
 returns void
@@ -22,8 +22,8 @@ as $$
        and job.id = waiting.id
 $$;
 comment on function execution.shelve_jobs(uuid, uuid) is
-    'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that '
-    'a claim has locked; the worker releases such a job when it cannot reserve.';
+    'Sets run_after of the queued send jobs of a paused run to infinity, so that no claim takes them. It skips a send job that '
+    'a claim has locked; the worker releases such a send job when it cannot reserve.';
 revoke all on function execution.shelve_jobs(uuid, uuid) from public;
 
 create or replace function execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid)
@@ -50,10 +50,10 @@ begin
 end
 $$;
 comment on function execution.unshelve_jobs(uuid, uuid) is
-    'Makes the shelved jobs of a resumed run due again.';
+    'Makes the shelved send jobs of a resumed run due again.';
 revoke all on function execution.unshelve_jobs(uuid, uuid) from public;
 
--- begin_windows locks its jobs before it reads the phase. Once these locks were seen free, no transaction is left that
+-- begin_windows locks its send jobs before it reads the phase. Once these locks were seen free, no transaction is left that
 -- saw the phase in progress.
 create or replace function execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text)
 returns bigint
@@ -81,7 +81,7 @@ begin
      limit 1;
     -- Stop waiting for a worker that hangs inside its transaction. The caller can ask again.
     perform set_config('lock_timeout', '10s', true);
-    -- Lock one job at a time and release it at once: holding several locks while waiting for another can deadlock.
+    -- Lock one send job at a time and release it at once: holding several locks while waiting for another can deadlock.
     for v_job_id in
         select job.id
           from execution.job_queue as job

@@ -1,4 +1,4 @@
--- Reads of a worker: the content, accounts and leads of a job that it holds.
+-- Reads of a worker: the content, accounts and leads of a send job that it holds.
 
 create or replace function execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer)
 returns table (content jsonb, settings jsonb, sealed_secret bytea)
@@ -27,7 +27,7 @@ begin
 end
 $$;
 comment on function execution.read_job(uuid, text, uuid, integer) is
-    'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns '
+    'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns '
     'no row if the worker does not hold the job.';
 revoke all on function execution.read_job(uuid, text, uuid, integer) from public;
 grant execute on function execution.read_job(uuid, text, uuid, integer) to postrider_worker;
@@ -68,7 +68,7 @@ begin
 end
 $$;
 comment on function execution.read_accounts(uuid, text, uuid, integer) is
-    'Returns the account and the failover account of a job that the worker holds, with their limits, waits and '
+    'Returns the account and the failover account of a send job that the worker holds, with their limits, waits and '
     'circuits.';
 revoke all on function execution.read_accounts(uuid, text, uuid, integer) from public;
 grant execute on function execution.read_accounts(uuid, text, uuid, integer) to postrider_worker;
@@ -160,7 +160,7 @@ begin
 end
 $$;
 comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
-    'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null '
+    'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null '
     'if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With '
     'p_with_begun, begun has the items that have an outbox row already.';
 revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;

@@ -1,4 +1,4 @@
--- Jobs that a worker gives back before their end. This uses up no attempt.
+-- Send jobs that a worker gives back before their end. This uses up no attempt.
 
 create or replace function execution.release_job(
     p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval default interval '0')
@@ -17,7 +17,7 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
-    -- With the share lock, a concurrent resume waits and then finds the job in its new place.
+    -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
     select phase.status
       into strict v_phase_status
       from execution.job_queue as job
@@ -41,7 +41,7 @@ begin
 end
 $$;
 comment on function execution.release_job(uuid, uuid, text, integer, interval) is
-    'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a '
+    'Releases a send job before its end: the worker stops, cannot do this kind of send job, or the phase is paused. A send job of a '
     'paused phase waits for the phase.';
 revoke all on function execution.release_job(uuid, uuid, text, integer, interval) from public;
 grant execute on function execution.release_job(uuid, uuid, text, integer, interval) to postrider_worker;
@@ -97,7 +97,7 @@ begin
              where job.tenant_id = p_tenant_id
                and job.run_id = v_run_id
                and job.status = 'queued'
-               -- Skip jobs that another worker has just put off for the same reason.
+               -- Skip send jobs that another worker has just put off for the same reason.
                and job.run_after < v_until - interval '1 second'
              order by job.id
                for no key update skip locked
@@ -113,14 +113,14 @@ begin
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
     values (p_tenant_id, v_run_id, p_job_id, p_worker_id, 'job.put_off',
             'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
-            || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
+            || case when v_others > 0 then '; with ' || v_others || ' more send jobs of the run' else '' end);
     return v_others + 1;
 end
 $$;
 comment on function execution.put_off_job(uuid, uuid, text, integer, interval, text, text, boolean, jsonb) is
-    'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If '
-    'the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns '
-    'the number of jobs that wait.';
+    'Releases a send job until its account may be called again, and with p_whole_run the queued send jobs of its run too. If '
+    'the limits of the account are no longer p_limits, the send job is due at once and the worker decides again. Returns '
+    'the number of send jobs that wait.';
 revoke all on function execution.put_off_job(uuid, uuid, text, integer, interval, text, text, boolean, jsonb) from public;
 grant execute on function
     execution.put_off_job(uuid, uuid, text, integer, interval, text, text, boolean, jsonb)

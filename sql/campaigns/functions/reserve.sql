@@ -1,7 +1,7 @@
 -- Reservations: a row with a unique key is committed before a provider is called.
 
--- A window is a range of a job's items: `p_tenant_ids[n]` and `p_job_ids[n]` name the job, `p_first[n]` is the place of its
--- first item, `p_counts[n]` the number of items. Callers give windows in the order of tenants and jobs, so that two of them
+-- A window is a range of a send job's items: `p_tenant_ids[n]` and `p_job_ids[n]` name the send job, `p_first[n]` is the place of its
+-- first item, `p_counts[n]` the number of items. Callers give windows in the order of tenants and send jobs, so that two of them
 -- cannot deadlock. The arrays from `p_outbox_ids` on have one entry per item, window after window. An item that will not be called has its
 -- verdict already: `p_verdicts` is then `failed` or `skipped`, and `p_reasons` has the reason.
 --
@@ -79,7 +79,7 @@ begin
         v_ends := v_ends || v_end;
     end loop;
 
-    -- The share lock keeps the job with this worker until the reservations are committed.
+    -- The share lock keeps the send job with this worker until the reservations are committed.
     for v_job in
         select wanted.n, wanted.first, wanted.count, job.*
           from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
@@ -129,7 +129,7 @@ begin
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
-    -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
+    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause that has
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
     for v_place in
@@ -211,7 +211,7 @@ end
 $$;
 comment on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
-    'Reserves items of jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
+    'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
     'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
     'job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';

@@ -284,7 +284,7 @@ as $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
-    -- Lock the job, then the item, then the doubt, as every function does.
+    -- Lock the send job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
       where job.tenant_id = p_tenant_id

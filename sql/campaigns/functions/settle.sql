@@ -106,7 +106,7 @@ end
 $$;
 comment on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) is
     'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, '
-    'which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the '
+    'which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the '
     'result of a call is evidence. Returns the changed rows; the others were settled before.';
 revoke all on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) from public;
 grant execute on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) to postrider_worker;

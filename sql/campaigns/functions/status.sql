@@ -1,10 +1,10 @@
 -- The progress of runs, the launch certificate, and measurements for the metrics.
 
--- An ended job has its counters in its own row, so only the items of the other jobs are counted: the cost depends on
--- the work that is left. A dead job may leave items in doubt that are settled after its counters were written, so its
+-- An ended send job has its counters in its own row, so only the items of the other send jobs are counted: the cost depends on
+-- the work that is left. A dead send job may leave items in doubt that are settled after its counters were written, so its
 -- items are counted until none is in doubt.
 --
--- The planner does not know that most jobs are passed over, and would compile (jit) a plan for all of them.
+-- The planner does not know that most send jobs are passed over, and would compile (jit) a plan for all of them.
 create or replace function execution.run_progress(p_tenant_id uuid, p_run_ids uuid[])
 returns table (
     run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint,
@@ -58,7 +58,7 @@ as $$
        and run.id = any (p_run_ids)
 $$;
 comment on function execution.run_progress(uuid, uuid[]) is
-    'Counts the jobs and items of runs of the tenant by status.';
+    'Counts the send jobs and items of runs of the tenant by status.';
 revoke all on function execution.run_progress(uuid, uuid[]) from public;
 grant execute on function execution.run_progress(uuid, uuid[]) to postrider_app, postrider_worker, postrider_read;
 
@@ -180,7 +180,7 @@ as $$
              where in_doubt_since is not null)
 $$;
 comment on function execution.measure_jobs() is
-    'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the '
+    'Counts queued send jobs, locked send jobs and items in doubt, with the age of the oldest, over all tenants, for the '
     'metrics.';
 revoke all on function execution.measure_jobs() from public;
 grant execute on function execution.measure_jobs() to postrider_worker;

@@ -15,7 +15,7 @@ create table execution.account_states (
     circuit_open_until timestamptz,
     circuit_reason     text,
     circuit_openings   integer          not null default 0,
-    -- While the circuit is half open: the job whose call is the probe, and the time at which the probe expires.
+    -- While the circuit is half open: the send job whose call is the probe, and the time at which the probe expires.
     probe_job_id       uuid,
     probe_until        timestamptz,
     primary key (tenant_id, account_id),

@@ -44,7 +44,7 @@ alter table execution.leads alter column tenant_id set statistics 0;
 create unique index leads_one_per_identity on execution.leads (tenant_id, workspace_id, identity) where identity is not null;
 -- For reservations, which check every time whether a lead was suppressed since.
 create index leads_suppressed on execution.leads (tenant_id, id) where suppressed_at is not null;
--- For jobs: a lead is skipped if any lead with the same address is suppressed. The address is the first column, so
+-- For send jobs: a lead is skipped if any lead with the same address is suppressed. The address is the first column, so
 -- that the planner cannot mistake one of these indexes for the one above.
 create index leads_suppressed_by_email on execution.leads (lower(email), tenant_id, workspace_id)
     where suppressed_at is not null;

@@ -17,7 +17,7 @@ create table execution.campaign_audit_log (
 );
 alter table execution.campaign_audit_log alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_audit_log is
-    'Append-only log of every change of a campaign, phase, run and job, and of every doubt and its settlement, with '
+    'Append-only log of every change of a campaign, phase, run and send job, and of every doubt and its settlement, with '
     'the actor. An item that goes well has no line here: its outbox row records it.';
 
 create index campaign_audit_log_by_run on execution.campaign_audit_log (tenant_id, run_id, id);

@@ -16,13 +16,13 @@ create table execution.job_queue (
     locked_at    timestamptz,
     last_error   text,
     item_ids     uuid[]      not null,
-    -- Counters of the items, written when the job ends.
+    -- Counters of the items, written when the send job ends.
     succeeded    integer,
     failed       integer,
     skipped      integer,
     created_at   timestamptz not null default now(),
     finished_at  timestamptz,
-    -- Reason why a queued job is not due yet, if the limits of an account are the reason. A claim clears it.
+    -- Reason why a queued send job is not due yet, if the limits of an account are the reason. A claim clears it.
     waits_for    text,
     primary key (tenant_id, id),
     constraint job_queue_belongs_to_a_run
@@ -44,19 +44,19 @@ create table execution.job_queue (
     autovacuum_vacuum_cost_delay = 1
 );
 comment on table execution.job_queue is
-    'Send jobs: a job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the '
-    'job must bring to an end, so that a missing item is found. Jobs are never deleted.';
+    'Send jobs: a send job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the '
+    'send job must bring to an end, so that a missing item is found. Send jobs are never deleted.';
 
--- For claims: the queued jobs of a tenant, in the order in which they became due.
+-- For claims: the queued send jobs of a tenant, in the order in which they became due.
 create index job_queue_waiting on execution.job_queue (tenant_id, run_after, id) where status = 'queued';
 -- For the choice of tenants with expired locks and retries that are due, and then for the retries of one tenant.
 create index job_queue_locked on execution.job_queue (locked_at) where status = 'locked';
 create index job_queue_retries on execution.job_queue (run_after) where status = 'failed';
 create index job_queue_retries_of_tenant on execution.job_queue (tenant_id, run_after) where status = 'failed';
 -- These two do not begin with the tenant: among indexes of equal cost, as on an empty table, the planner takes the newest,
--- and a lookup of a job by its tenant and id must use the primary key.
+-- and a lookup of a send job by its tenant and id must use the primary key.
 create index job_queue_by_run on execution.job_queue (run_id, tenant_id, position);
--- For the end of a run: its unfinished jobs, in the order in which they are claimed.
+-- For the end of a run: its unfinished send jobs, in the order in which they are claimed.
 create index job_queue_left on execution.job_queue (run_id, tenant_id, run_after, id)
     where status in ('queued', 'locked', 'failed');
 
@@ -66,5 +66,5 @@ create table execution.claim_order (
     primary key (tenant_id)
 ) with (fillfactor = 50);
 comment on table execution.claim_order is
-    'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. '
+    'The time at which a worker last claimed send jobs of each tenant: claims serve the tenant that waited longest first. '
     'It affects fairness and never correctness.';

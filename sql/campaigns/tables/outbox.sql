@@ -3,7 +3,7 @@
 -- Half of each page stays free and no index contains a column that a settlement changes, so that settling rewrites the
 -- row in place (HOT). Items in doubt are found by `in_doubt_since`, which an item that goes well never has.
 --
--- `run_id` and `job_id` have no foreign keys: begin_windows takes them from a job that it has locked, and jobs and runs
+-- `run_id` and `job_id` have no foreign keys: begin_windows takes them from a send job that it has locked, and send jobs and runs
 -- are never deleted.
 create table execution.channel_outbox (
     id                  uuid        not null default gen_random_uuid(),

@@ -55,7 +55,7 @@ create or replace trigger outbox_processed_is_final
 create or replace trigger outbox_events_are_facts
     before update of id, aggregate_type, aggregate_id, event_type, payload, created_at, tenant_id on m10_recovery.outbox
     for each row
-    execute function tenancy.refuse_change('what was published stays as it was published');
+    execute function tenancy.refuse_change('a published event never changes');
 create or replace trigger outbox_nothing_accepted_is_lost
     before delete on m10_recovery.outbox
     for each row

@@ -212,7 +212,7 @@ begin
          order by schedule.function_name, looked.fire_at, schedule.id
     loop
         v_reason := case
-                        when v_firing.is_late then 'what it depends on did not complete in time'
+                        when v_firing.is_late then 'a function it depends on did not complete in time'
                         when not v_firing.enabled then 'the schedule was disabled while it waited'
                     end;
         if v_reason is not null then

@@ -60,7 +60,7 @@ create or replace trigger job_runs_are_facts
                      grain, grain_start, is_forced
     on jobs.job_runs
     for each row
-    execute function tenancy.refuse_change('what was invoked stays as it was invoked');
+    execute function tenancy.refuse_change('the input of a job run never changes');
 create or replace trigger job_runs_active_ones_are_kept
     before delete on jobs.job_runs
     for each row
@@ -82,7 +82,7 @@ create or replace trigger sync_errors_resolved_for_ever
     before update on jobs.sync_errors
     for each row
     when (old.is_resolved)
-    execute function tenancy.refuse_change('what was resolved stays as it is');
+    execute function tenancy.refuse_change('a resolved dead letter never changes');
 create or replace trigger sync_errors_open_ones_are_kept
     before delete on jobs.sync_errors
     for each row

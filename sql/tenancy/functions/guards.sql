@@ -104,7 +104,7 @@ create or replace trigger requests_answered_once
     when (old.status is not null
           or (old.tenant_id, old.idempotency_key, old.fingerprint)
              is distinct from (new.tenant_id, new.idempotency_key, new.fingerprint))
-    execute function tenancy.refuse_change('what was answered stays as it was said');
+    execute function tenancy.refuse_change('a stored answer never changes');
 
 create or replace trigger epochs_are_facts
     before update of number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid,

@@ -212,7 +212,7 @@ pub(crate) async fn resolve(
     if let Err(error) = hint(&app).await {
         tracing::warn!(
             ?error,
-            "workers were not woken after item {id} was resolved; their poll finds the job"
+            "workers were not woken after item {id} was resolved; their poll finds the send job"
         );
     }
     Ok(response)

@@ -88,7 +88,7 @@ pub(crate) struct RunStanding {
     waiting: Option<WaitingJobs>,
 }
 
-/// Jobs that wait for their account.
+/// Send jobs that wait for their account.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct WaitingJobs {
     jobs: i64,

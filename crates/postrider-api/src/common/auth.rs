@@ -32,7 +32,7 @@ macro_rules! callers {
             async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
                 let caller = authenticate(parts, app).await?;
                 if caller.role < Role::$name {
-                    return Err(ApiError::RoleNeeded { needed: Role::$name, given: caller.role });
+                    return Err(ApiError::RoleNeeded { needed: Role::$name, actual: caller.role });
                 }
                 Ok(Self(caller))
             }

@@ -132,11 +132,11 @@ impl FromRequestParts<App> for Fingerprint {
 /// `Idempotency-Key`, 1 to 255 printable characters.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     const NAME: &str = "idempotency-key";
-    let mut given = headers.get_all(NAME).iter();
-    let Some(value) = given.next() else { return Ok(None) };
+    let mut values = headers.get_all(NAME).iter();
+    let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let printable = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
-    if given.next().is_some() || !printable || !(1..=255).contains(&text.len()) {
+    if values.next().is_some() || !printable || !(1..=255).contains(&text.len()) {
         return Err(ApiError::invalid(
             "Idempotency-Key",
             "must be one header with 1 to 255 printable ASCII characters; a new UUID per request will do",
@@ -172,8 +172,9 @@ async fn read(request: Request, app: &App) -> Result<(Bytes, Fingerprint, Header
 }
 
 fn must_be_json(headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let (essence, parameters) = given.split_once(';').unwrap_or((given, ""));
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     let charset = parameters
         .split(';')
         .filter_map(|parameter| parameter.split_once('='))

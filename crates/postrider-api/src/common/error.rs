@@ -46,12 +46,12 @@ pub enum ApiError {
     #[error("{0}")]
     Forbidden(String),
     /// The key's role is not enough.
-    #[error("this needs a key with the role `{needed}`; this one is `{given}`")]
+    #[error("this needs a key with the role `{needed}`; this one is `{actual}`")]
     RoleNeeded {
         /// The minimum role.
         needed: Role,
         /// The key's role.
-        given: Role,
+        actual: Role,
     },
     /// The request cannot be read.
     #[error("{0}")]

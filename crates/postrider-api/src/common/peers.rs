@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_trusted_is_the_client_whatever_it_forwards() {
+    fn a_peer_that_is_not_trusted_is_the_client_and_its_headers_are_ignored() {
         for trusted in [&[][..], &["10.0.0.0/8", "fd00::/8"]] {
             assert_eq!(client(trusted, "192.0.2.1", &["203.0.113.5"]), "192.0.2.1");
             assert_eq!(client(trusted, "2001:db8::1", &["10.0.0.1"]), "2001:db8::1");

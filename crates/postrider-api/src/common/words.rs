@@ -31,15 +31,15 @@ words! {
     RunCause { Start, Retry, Rerun }
     /// The state of a run.
     RunStatus { Queued, Running, Completed, Partial, Failed }
-    /// The state of a job.
+    /// The state of a send job.
     JobStatus { Queued, Locked, Completed, Failed, Dead }
-    /// Result of a job.
+    /// Result of a send job.
     JobOutcome { Completed, Partial, Failed }
     /// The state of an item. A `queued` item is being processed, or in doubt: then `doubted_since` has the time.
     ItemStatus { Queued, Sent, Called, Posted, Failed, Skipped }
     /// Filter for items: a state; `queued` are those being processed, and `in_doubt` those whose result is not known.
     ItemState { Queued, Sent, Called, Posted, Failed, Skipped, InDoubt }
-    /// Reason why a job waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
+    /// Reason why a send job waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
     /// provider fails.
     Why { Rate, Daily, Hours, RetryAfter, Circuit }
     /// How an item in doubt is settled: by a repeat that is harmless, a look-up, the provider's callback, or a person.

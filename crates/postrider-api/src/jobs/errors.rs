@@ -43,7 +43,7 @@ pub(crate) struct SyncErrorBody {
     error_details: Value,
     #[schema(example = "job_run")]
     source_entity_type: String,
-    /// Id of the run.
+    /// Id of the job run.
     source_entity_id: Uuid,
     is_resolved: bool,
     resolved_at: Option<Timestamp>,
@@ -168,7 +168,7 @@ pub(crate) async fn resolve(
     writing.answer(StatusCode::OK, &SyncErrorBody::from(error)).await
 }
 
-/// Retries the failed run of a dead letter at once. The dead letter is resolved by itself when the run completes.
+/// Retries the failed job run of a dead letter at once. The dead letter is resolved by itself when the job run completes.
 #[utoipa::path(
     post,
     path = "/sync-errors/{id}/retry",
@@ -176,8 +176,8 @@ pub(crate) async fn resolve(
     tag = "jobs",
     params(("id" = Uuid, Path, description = "The dead letter's id"), Repeatable),
     responses(
-        (status = 200, description = "The run was retried", body = JobRunBody),
-        (status = 409, description = "The run is not failed: `current_state` names its state; or another run has its lock key: `existing_job_id`"),
+        (status = 200, description = "The job run was retried", body = JobRunBody),
+        (status = 409, description = "The job run is not failed: `current_state` names its state; or another job run has its lock key: `existing_job_id`"),
     ),
 )]
 pub(crate) async fn retry(
@@ -193,7 +193,8 @@ pub(crate) async fn retry(
         "job_run" => retried(connection, caller, JobRunId(error.source_entity_id)).await?,
         _ => None,
     };
-    let gone = || ApiError::conflict("there is no run to retry any more; resolve the letter with a note");
+    let gone =
+        || ApiError::conflict("there is no job run to retry any more; resolve the dead letter with a note");
     let response = writing.answer(StatusCode::OK, &run.ok_or_else(gone)?).await?;
     app.jobs.hints.send();
     Ok(response)

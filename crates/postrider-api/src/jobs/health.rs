@@ -35,7 +35,7 @@ pub(crate) struct FunctionHealth {
     count: i64,
     avg_duration_ms: Option<f64>,
     max_duration_ms: Option<i32>,
-    /// Number of runs that were retried.
+    /// Number of job runs that were retried.
     retried_count: i64,
 }
 
@@ -96,7 +96,7 @@ impl JobThresholds {
     path = "/jobs/health",
     operation_id = "job_health",
     tag = "jobs",
-    responses((status = 200, description = "The runs of the last day, and the numbers behind alerts at this moment", body = JobHealth)),
+    responses((status = 200, description = "The job runs of the last day, and the numbers behind alerts at this moment", body = JobHealth)),
 )]
 pub(crate) async fn show(State(app): State<App>, Viewer(caller): Viewer) -> ApiResult<Json<JobHealth>> {
     let mut transaction = pool::begin_snapshot(&app.pool, caller.tenant_id).await?;

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! acquire ──commit──▶ hint ──▶ wait for the end, without a connection ──▶ 200, or 500 or 409 by how it ended
-//!   ├─ another run has the lock key: 409                 └─ the wait is over: 202
+//!   ├─ another job run has the lock key: 409             └─ the wait is over: 202
 //! ```
 //!
-//! A client that disconnects does not stop the run.
+//! A client that disconnects does not stop the job run.
 
 mod answer;
 mod browsers;
@@ -35,7 +35,7 @@ use crate::{
         error::{ApiError, ApiResult},
         requests::{Repeatable, Taken, Writing, replayed},
     },
-    jobs::ends::Waiter,
+    jobs::run_waiters::Waiter,
 };
 
 /// Default time to wait for the end, in seconds.
@@ -51,7 +51,7 @@ pub(crate) struct InvokeQuery {
     /// Seconds to wait for the end, with all retries; with 0 the response does not wait.
     #[param(minimum = 0, maximum = 600, default = 60)]
     wait: Option<u32>,
-    /// Whether to run it although it was completed in this grain. An active run is never duplicated.
+    /// Whether to run it although it was completed in this grain. An active job run is never duplicated.
     #[param(default = false)]
     force: Option<bool>,
 }
@@ -86,10 +86,10 @@ pub(crate) struct InvokeBody {
     params(("name" = String, Path, description = "The function's name"), InvokeQuery, Repeatable),
     request_body(content = Option<InvokeBody>),
     responses(
-        (status = 200, description = "The run is completed", body = Done),
-        (status = 202, description = "The run has not ended yet; look at it later", body = Waiting),
-        (status = 409, description = "The run is active, or was completed in this grain: `reason` says which, `existing_job_id` which run; or the run was cancelled"),
-        (status = 500, description = "The run failed for good: `error` has the reason, `job_id` the run. Without a `job_id` it is a bug"),
+        (status = 200, description = "The job run is completed", body = Done),
+        (status = 202, description = "The job run has not ended yet; look at it later", body = Waiting),
+        (status = 409, description = "The job run is active, or was completed in this grain: `reason` says which, `existing_job_id` which job run; or the job run was cancelled"),
+        (status = 500, description = "The job run failed for good: `error` has the reason, `job_id` the job run. Without a `job_id` it is a bug"),
     ),
 )]
 pub(crate) async fn invoke(
@@ -121,14 +121,14 @@ pub(crate) async fn invoke(
     let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
         Taken::Before(kept) => {
             let run = answer::run_of(&kept)?;
-            let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
+            let waiter = app.jobs.run_waiters.wait_for(caller.tenant_id, run);
             return outcome(&app, caller, run, waiter, wait).await.map(replayed);
         }
         Taken::Fresh(writing) => writing,
     };
     let run = acquire(&mut writing, caller, invocation).await?;
     // Before the commit, so that no end is missed.
-    let waiter = app.jobs.ends.wait_for(caller.tenant_id, run);
+    let waiter = app.jobs.run_waiters.wait_for(caller.tenant_id, run);
     let accepted = writing.answer(StatusCode::ACCEPTED, &Waiting::fresh(run)).await?;
     app.jobs.hints.send();
     if wait.is_zero() {
@@ -137,7 +137,7 @@ pub(crate) async fn invoke(
     outcome(&app, caller, run, waiter, wait).await
 }
 
-/// A run under the lock key, or why there is none.
+/// A job run under the lock key, or why there is none.
 async fn acquire(writing: &mut Writing, caller: Caller, invocation: Invocation<'_>) -> ApiResult<JobRunId> {
     let (connection, actor) = (writing.connection(), caller.actor());
     let mut acquired =
@@ -165,7 +165,7 @@ fn too_large(error: StoreError) -> ApiError {
     }
 }
 
-/// Waits for a run, unless there are too many waiters, and returns the response with its state.
+/// Waits for a job run, unless there are too many waiters, and returns the response with its state.
 async fn outcome(
     app: &App,
     caller: Caller,

@@ -1,10 +1,10 @@
 //! Scheduled jobs, for operators and callers: functions, their runs, schedules, dead letters, alerts.
 pub(crate) mod alerts;
-pub(crate) mod ends;
 pub(crate) mod errors;
 pub(crate) mod functions;
 pub(crate) mod health;
 pub(crate) mod invoke;
+pub(crate) mod run_waiters;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 

@@ -31,13 +31,13 @@ use {super::check_note, crate::common::words};
 
 pub(super) const UNKNOWN: ApiError = ApiError::NotFound(JobRunId::NAME);
 
-/// A run and its state.
+/// A job run and its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = JobRun)]
 pub(crate) struct JobRunBody {
     id: Uuid,
     function_name: String,
-    /// Lock key, which only one active run has.
+    /// Lock key, which only one active job run has.
     lock_key: String,
     #[schema(value_type = words::JobRunStatus)]
     status: JobRunStatus,
@@ -66,7 +66,7 @@ pub(crate) struct JobRunBody {
     #[schema(value_type = words::Grain)]
     grain: Grain,
     grain_start: Timestamp,
-    /// Whether it was forced although a run of its grain was completed.
+    /// Whether it was forced although a job run of its grain was completed.
     is_forced: bool,
     created_at: Timestamp,
 }
@@ -98,7 +98,7 @@ impl From<RunState> for JobRunBody {
     }
 }
 
-/// Filters for the list of runs.
+/// Filters for the list of job runs.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -125,20 +125,20 @@ pub(crate) struct JobRunsQuery {
 #[serde(deny_unknown_fields)]
 #[schema(as = CancelJobRun)]
 pub(crate) struct CancelBody {
-    /// Reason, kept with the run.
+    /// Reason, kept with the job run.
     #[serde(default)]
     #[schema(max_length = 2000)]
     note: Option<String>,
 }
 
-/// The tenant's runs, newest first.
+/// The tenant's job runs, newest first.
 #[utoipa::path(
     get,
     path = "/job-runs",
     operation_id = "list_job_runs",
     tag = "jobs",
     params(JobRunsQuery),
-    responses((status = 200, description = "A page of runs", body = Page<JobRunBody>)),
+    responses((status = 200, description = "A page of job runs", body = Page<JobRunBody>)),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
@@ -158,14 +158,14 @@ pub(crate) async fn list(
     reading.page(rows, size, |run| run.id, JobRunBody::from).await
 }
 
-/// One run.
+/// One job run.
 #[utoipa::path(
     get,
     path = "/job-runs/{id}",
     operation_id = "get_job_run",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The run's id")),
-    responses((status = 200, description = "The run", body = JobRunBody)),
+    params(("id" = Uuid, Path, description = "The job run's id")),
+    responses((status = 200, description = "The job run", body = JobRunBody)),
 )]
 pub(crate) async fn show(
     State(app): State<App>,
@@ -177,16 +177,16 @@ pub(crate) async fn show(
     reading.found(run.map(JobRunBody::from), UNKNOWN).await
 }
 
-/// Retries a failed run at once, whether it waits for its retry or has none left.
+/// Retries a failed job run at once, whether it waits for its retry or has none left.
 #[utoipa::path(
     post,
     path = "/job-runs/{id}/retry",
     operation_id = "retry_job_run",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The run's id"), Repeatable),
+    params(("id" = Uuid, Path, description = "The job run's id"), Repeatable),
     responses(
-        (status = 200, description = "The run was retried", body = JobRunBody),
-        (status = 409, description = "The run is not failed: `current_state` names its state; or another run has its lock key: `existing_job_id`"),
+        (status = 200, description = "The job run was retried", body = JobRunBody),
+        (status = 409, description = "The job run is not failed: `current_state` names its state; or another job run has its lock key: `existing_job_id`"),
     ),
 )]
 pub(crate) async fn retry(
@@ -202,7 +202,7 @@ pub(crate) async fn retry(
     Ok(response)
 }
 
-/// Retries a run. `None` when there is no such run. Wake the runners after the commit.
+/// Retries a job run. `None` when there is no such job run. Wake the runners after the commit.
 pub(super) async fn retried(
     connection: &mut PgConnection,
     caller: Caller,
@@ -233,17 +233,17 @@ pub(super) async fn retried(
     Ok(runs::find(connection, caller.tenant_id, id).await?.map(JobRunBody::from))
 }
 
-/// Cancels a run for ever. The worker that runs it cannot end it any more. Cancelling it again changes nothing.
+/// Cancels a job run for ever. The worker that runs it cannot end it any more. Cancelling it again changes nothing.
 #[utoipa::path(
     post,
     path = "/job-runs/{id}/cancel",
     operation_id = "cancel_job_run",
     tag = "jobs",
-    params(("id" = Uuid, Path, description = "The run's id"), Repeatable),
+    params(("id" = Uuid, Path, description = "The job run's id"), Repeatable),
     request_body(content = Option<CancelBody>),
     responses(
-        (status = 200, description = "The run is cancelled", body = JobRunBody),
-        (status = 409, description = "The run is completed, as `current_state` says"),
+        (status = 200, description = "The job run is cancelled", body = JobRunBody),
+        (status = 409, description = "The job run is completed, as `current_state` says"),
     ),
 )]
 pub(crate) async fn cancel(
@@ -262,14 +262,14 @@ pub(crate) async fn cancel(
     {
         Cancelled::Cancelled => {}
         Cancelled::Completed => {
-            return Err(ApiError::conflict("the run is completed; there is nothing left to cancel")
+            return Err(ApiError::conflict("the job run is completed; there is nothing left to cancel")
                 .with("current_state", JobRunStatus::Completed));
         }
     }
     let run = runs::find(connection, caller.tenant_id, id).await?.map(JobRunBody::from).ok_or(UNKNOWN)?;
     let response = writing.answer(StatusCode::OK, &run).await?;
     app.jobs.cancels.send();
-    // Wakes the callers that wait for the run.
+    // Wakes the callers that wait for the job run.
     if let Err(error) = wakeups::notify(&app.pool, runs::ENDS_CHANNEL).await {
         tracing::debug!(?error, "a hint was lost; the poll finds that the run is over: {error}");
     }

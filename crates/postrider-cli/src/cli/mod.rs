@@ -110,7 +110,7 @@ enum Command {
     /// Run functions, now or by a schedule, and handle failed runs
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
-    /// Show the complete history of a campaign, a run, a job or an item
+    /// Show the complete history of a campaign, a run, a send job or an item
     Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]

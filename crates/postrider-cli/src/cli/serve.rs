@@ -21,7 +21,7 @@ pub struct ServeArgs {
 pub enum ServeRole {
     /// The HTTP API
     Api,
-    /// Campaigns: jobs, reservations, provider calls
+    /// Campaigns: send jobs, reservations, provider calls
     Campaigns,
     /// Items in doubt: settles them without a person if the provider can be queried
     Resolver,
@@ -29,7 +29,7 @@ pub enum ServeRole {
     Dispatcher,
     /// Domain events: delivers them to their sinks
     Relay,
-    /// Jobs: fires schedules, and runs functions
+    /// Job runs: fires schedules, and runs functions
     Scheduler,
 }
 

@@ -1,4 +1,4 @@
-//! What follows from an outcome. Nothing is done here.
+//! Decides the record or the next call from an outcome. Pure.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What to do with an item after a call.
+/// The decision about an item after a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// That was the last word: write it down.

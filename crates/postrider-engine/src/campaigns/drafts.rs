@@ -126,7 +126,7 @@ fn check_account(
     ))
 }
 
-/// What is wrong with the asset that a phase sends: it must be there, be made for the channel, and compile.
+/// Checks that the asset of a phase exists, fits the channel and compiles.
 async fn asset_problem(
     connection: &mut PgConnection,
     tenant: TenantId,

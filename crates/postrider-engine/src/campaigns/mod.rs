@@ -1,9 +1,9 @@
 //! The campaign worker: no recipient is called twice and none is forgotten, whatever crashes.
 //!
 //! ```text
-//! claim jobs ──▶ a task per job (send_job.rs): admit ─▶ reserve ─▶ call ─▶ decide ─▶ record ──▶ complete
-//!     ▲              │        ▲ settlements and reservations of all jobs, one transaction for many (committer.rs)
-//!     └── a job ends ◀────────┘ heartbeats renew the locks of all jobs (upkeep.rs)
+//! claim send jobs ──▶ a task per send job (send_job.rs): admit ─▶ reserve ─▶ call ─▶ decide ─▶ record ──▶ complete
+//!     ▲                   │        ▲ settlements and reservations of all send jobs, one transaction for many (committer.rs)
+//!     └── a send job ends ◀────────┘ heartbeats renew the locks of all send jobs (upkeep.rs)
 //! ```
 //!
 //! A crash can put in doubt the items that are reserved, and those are being called: at most a window per send job.

@@ -5,7 +5,7 @@
 //!            ▼                                                                                │
 //! admit ─▶ reserve (committed) ─▶ call, at most a window of items at once ─▶ decide ─▶ record ─┘─▶ complete
 //!   ▲                    └─ the account must wait: move (committed) ─▶ call at the failover account
-//!   └── capacity, account, hours, permit, call tokens; or the job is released until there are some
+//!   └── capacity, account, hours, permit, call tokens; or the send job is released until there are some
 //! ```
 //!
 //! | step | where |
@@ -13,7 +13,7 @@
 //! | admit | [`Admission`]: which items may be reserved now, and at which account |
 //! | reserve, record | [`Submitter`] hands settlements and the next window to the committer, which commits them together |
 //! | call, decide | [`Calls`]: each reserved item is called once (`call.rs`), and `decide.rs` turns the outcome into a settlement |
-//! | complete | [`record`]: the job, its run and its phase get their computed statuses |
+//! | complete | [`record`]: the send job, its run and its phase get their computed statuses |
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) enum Ended {
     Failed(String),
 }
 
-/// Why a send job is released. What was in flight has ended.
+/// The reason for a release. Every call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Released {
     /// The worker is stopping.

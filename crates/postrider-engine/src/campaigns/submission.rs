@@ -1,4 +1,4 @@
-//! What a send job hands to the committer: the settlements of its ended calls together with its next window.
+//! A submission: settlements of ended calls, and the next window.
 
 use postrider_model::Message;
 use postrider_store::{

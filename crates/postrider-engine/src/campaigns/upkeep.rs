@@ -53,7 +53,7 @@ async fn advance_phases(shared: Arc<Shared>) {
         tracing::debug!(?error, "the progress of campaigns was not recorded");
     }
     loop {
-        match phases::tend(&shared.pool, &shared.worker).await {
+        match phases::advance(&shared.pool, &shared.worker).await {
             Ok(false) => break,
             Ok(true) if shared.stopping.is_cancelled() => break,
             // There may be send jobs now.

@@ -86,7 +86,7 @@ impl Writing {
         }
         if !self.starved.send_replace(true) {
             tracing::error!(
-                "the campaign worker gets no database connection to write with; it releases its jobs and claims none until \
+                "the campaign worker gets no database connection to write with; it releases its send jobs and claims none until \
                  it does: raise max_connections or the connection limit of its role"
             );
             self.health.block("it gets no database connection to write with".to_owned());

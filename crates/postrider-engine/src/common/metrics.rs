@@ -66,7 +66,7 @@ pub const METRICS: &[Metric] = &[
     gauge("postrider_send_jobs_locked", &[], "Send jobs of campaigns that a worker holds, over all tenants"),
     gauge("postrider_send_jobs_oldest_lock_seconds", &[], "Age of the oldest heartbeat among locked send jobs"),
     counter("postrider_send_jobs_claimed_total", &[], "Claims of send jobs"),
-    counter("postrider_send_jobs_ended_total", &["status"], "Attempts at send jobs that ended, by the status of the job after the attempt"),
+    counter("postrider_send_jobs_ended_total", &["status"], "Attempts at send jobs that ended, by the status of the send job after the attempt"),
     counter("postrider_send_jobs_put_off_total", &["why"], "Send jobs that were released because their account must wait: `daily`, `hours`, `retry_after`, `circuit`"),
     histogram("postrider_item_claim_to_call_seconds", &["provider"], WAITS, "Time from the claim of a send job to the first provider call of each of its items"),
     histogram("postrider_call_seconds", &["provider"], CALLS, "Duration of provider calls for items"),

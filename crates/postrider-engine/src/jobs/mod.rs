@@ -24,7 +24,7 @@ use postrider_model::{ids::TenantId, seal::MasterKey};
 use postrider_providers::GuardedClient;
 use postrider_store::{
     Pool, StoreError,
-    jobs::runs::{self, ClaimedRun, EndedRun, Room, RunRef},
+    jobs::runs::{self, Capacity, ClaimedRun, EndedRun, RunRef},
     postgres::wakeups::Wakeups,
 };
 use tokio::{
@@ -247,22 +247,22 @@ struct InFlight {
 impl InFlight {
     /// Claims runs of a kind and begins their attempts. Returns whether more may be due.
     async fn claim(&mut self, kind: Kind) -> Result<bool, StoreError> {
-        let room = self.room(kind);
-        if room.limit == 0 {
+        let capacity = self.capacity(kind);
+        if capacity.limit == 0 {
             return Ok(false);
         }
-        let chosen = within(runs::choose(&self.shared.pool, &room)).await?;
+        let chosen = within(runs::choose(&self.shared.pool, &capacity)).await?;
         let (mut claimed, wanted) = (0, chosen.iter().map(|due| due.runs).sum::<i32>());
         // One transaction per tenant: an attempt begins as soon as its run is claimed.
         for due in chosen {
             // Set before the claim, so that a tenant whose claim fails does not delay the next tenants.
             self.served_last[kind as usize] = Some(due.tenant);
-            let runs = within(runs::claim(&self.shared.pool, &self.shared.name, due, &room)).await?;
+            let runs = within(runs::claim(&self.shared.pool, &self.shared.name, due, &capacity)).await?;
             claimed += runs.len();
             self.begin(runs, kind);
         }
         // If other runners claimed all of the chosen runs, they also claim the rest.
-        Ok(claimed > 0 && usize::try_from(wanted).is_ok_and(|wanted| wanted >= room.limit))
+        Ok(claimed > 0 && usize::try_from(wanted).is_ok_and(|wanted| wanted >= capacity.limit))
     }
 
     /// Number of further attempts that may begin.
@@ -286,7 +286,7 @@ impl InFlight {
     }
 
     /// The capacity for further attempts of a kind.
-    fn room(&self, kind: Kind) -> Room {
+    fn capacity(&self, kind: Kind) -> Capacity {
         let Shared { functions, settings, master_key, .. } = &*self.shared;
         let (limit, kinds): (_, &[&str]) = match kind {
             Kind::Sql => (settings.sql_concurrency.saturating_sub(self.sql_attempts()), &["sql"]),
@@ -302,7 +302,7 @@ impl InFlight {
                 Kind::Other => all,
             }
         };
-        Room {
+        Capacity {
             limit: limit.min(self.free()),
             per_tenant: share(TenantLoad::default()),
             tenants: self.tenants.iter().map(|(tenant, load)| (*tenant, share(*load))).collect(),

@@ -88,7 +88,7 @@ words!(
 
 words!(
     /// The state of a send job.
-    JobStatus, "job status" {
+    JobStatus, "send job status" {
         /// The send job waits for a worker.
         Queued => "queued",
         /// A worker claimed the send job.
@@ -104,7 +104,7 @@ words!(
 
 words!(
     /// The computed outcome of a send job.
-    JobOutcome, "job outcome" {
+    JobOutcome, "send job outcome" {
         /// All items succeeded or were skipped.
         Completed => "completed",
         /// Some items succeeded or were skipped.

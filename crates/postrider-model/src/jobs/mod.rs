@@ -142,15 +142,15 @@ impl SqlName {
 impl FromStr for SqlName {
     type Err = NotASqlName;
 
-    fn from_str(given: &str) -> Result<Self, NotASqlName> {
+    fn from_str(input: &str) -> Result<Self, NotASqlName> {
         let plain = |part: &str| {
             part.len() <= 63
                 && part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
                 && part.chars().all(|char| char.is_ascii_alphanumeric() || char == '_')
         };
-        match given.split_once('.') {
-            Some((schema, name)) if plain(schema) && plain(name) => Ok(Self(given.to_owned())),
-            _ => Err(NotASqlName(given.chars().take(200).collect())),
+        match input.split_once('.') {
+            Some((schema, name)) if plain(schema) && plain(name) => Ok(Self(input.to_owned())),
+            _ => Err(NotASqlName(input.chars().take(200).collect())),
         }
     }
 }
@@ -158,8 +158,8 @@ impl FromStr for SqlName {
 impl TryFrom<String> for SqlName {
     type Error = NotASqlName;
 
-    fn try_from(given: String) -> Result<Self, NotASqlName> {
-        given.parse()
+    fn try_from(input: String) -> Result<Self, NotASqlName> {
+        input.parse()
     }
 }
 
@@ -265,9 +265,9 @@ pub fn check_function_name(name: &str) -> Result<(), String> {
     if plain {
         return Ok(());
     }
-    let given: String = name.chars().take(100).collect();
+    let input: String = name.chars().take(100).collect();
     Err(format!(
-        "`{given}` cannot be the name of a function: it needs letters, digits, `-`, `_` and `.`, begins with a letter or a digit, and has at \
+        "`{input}` cannot be the name of a function: it needs letters, digits, `-`, `_` and `.`, begins with a letter or a digit, and has at \
          most 100 of them"
     ))
 }
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn a_sql_function_is_named_with_its_schema_and_cannot_carry_sql() {
-        for given in ["public.rebuild", "app._x1", "A.b"] {
-            assert_eq!(given.parse::<SqlName>().map(|name| name.to_string()), Ok(given.to_owned()));
+        for input in ["public.rebuild", "app._x1", "A.b"] {
+            assert_eq!(input.parse::<SqlName>().map(|name| name.to_string()), Ok(input.to_owned()));
         }
-        for given in
+        for input in
             ["rebuild", "a.b.c", "a.", ".b", "a.b; drop table x", "a.\"b\"", "a.b()", "1a.b", "ä.b", ""]
         {
-            assert!(given.parse::<SqlName>().is_err(), "{given}");
+            assert!(input.parse::<SqlName>().is_err(), "{input}");
         }
     }
 

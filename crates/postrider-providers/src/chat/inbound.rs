@@ -40,27 +40,27 @@ pub fn signature(secret: &SecretString) -> Result<Hmac<Sha256>, InvalidAccount> 
 pub fn verify_hex(
     signature: &Hmac<Sha256>,
     parts: &[&[u8]],
-    given: &str,
+    input: &str,
     vendor: &str,
 ) -> Result<(), CallbackRefused> {
-    let given = hex::decode(given).map_err(|_| forged("the signature is not hex"))?;
+    let input = hex::decode(input).map_err(|_| forged("the signature is not hex"))?;
     let mut signature = signature.clone();
     for part in parts {
         signature.update(part);
     }
-    signature.verify_slice(&given).map_err(|_| {
+    signature.verify_slice(&input).map_err(|_| {
         forged(format!("the signature is not {vendor}'s for this account; check the account's secret"))
     })
 }
 
 /// Whether two secrets are equal, in constant time for all lengths.
-pub fn is_same(given: &str, expected: &SecretString) -> bool {
-    Sha256::digest(given).ct_eq(&Sha256::digest(expected.expose_secret())).into()
+pub fn is_same(input: &str, expected: &SecretString) -> bool {
+    Sha256::digest(input).ct_eq(&Sha256::digest(expected.expose_secret())).into()
 }
 
 /// Refuses a signature whose time is too far from now: it may be a replay.
-pub fn check_time(header: &str, given: &str, now: Timestamp) -> Result<(), CallbackRefused> {
-    let seconds = given.parse().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit()));
+pub fn check_time(header: &str, input: &str, now: Timestamp) -> Result<(), CallbackRefused> {
+    let seconds = input.parse().ok().filter(|_| input.bytes().all(|byte| byte.is_ascii_digit()));
     let seconds: i64 =
         seconds.ok_or_else(|| forged(format!("the header `{header}` is not a time in seconds")))?;
     if now.as_second().abs_diff(seconds) > TOLERANCE_SECONDS {
@@ -91,24 +91,24 @@ pub fn clean_text(text: &str) -> Option<String> {
 }
 
 /// Checks an id or name from the vendor.
-pub fn name(field: &str, given: &str, bytes_max: usize) -> Result<String, CallbackRefused> {
-    if given.trim().is_empty() || given.len() > bytes_max || given.chars().any(char::is_control) {
+pub fn name(field: &str, input: &str, bytes_max: usize) -> Result<String, CallbackRefused> {
+    if input.trim().is_empty() || input.len() > bytes_max || input.chars().any(char::is_control) {
         return Err(malformed(format!(
             "`{field}` is empty, longer than {bytes_max} bytes, or holds control characters"
         )));
     }
-    Ok(given.to_owned())
+    Ok(input.to_owned())
 }
 
 /// The response to a challenge.
-pub fn challenge(given: &str) -> Result<Received, CallbackRefused> {
-    if given.is_empty()
-        || given.len() > CHALLENGE_BYTES_MAX
-        || !given.bytes().all(|byte| byte.is_ascii_graphic())
+pub fn challenge(input: &str) -> Result<Received, CallbackRefused> {
+    if input.is_empty()
+        || input.len() > CHALLENGE_BYTES_MAX
+        || !input.bytes().all(|byte| byte.is_ascii_graphic())
     {
         return Err(malformed("the challenge is empty, too long, or not plain text"));
     }
-    Ok(Received::Challenge(given.to_owned()))
+    Ok(Received::Challenge(input.to_owned()))
 }
 
 /// A webhook with one message, or with none.

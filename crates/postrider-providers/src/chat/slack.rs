@@ -265,12 +265,17 @@ impl Slack {
             return Err(CallbackRefused::NotTaken);
         }
         let time = webhook.header("x-slack-request-timestamp")?;
-        let given = webhook.header("x-slack-signature")?;
+        let received = webhook.header("x-slack-signature")?;
         inbound::check_time("X-Slack-Request-Timestamp", time, webhook.now)?;
-        let given = given
+        let received = received
             .strip_prefix("v0=")
             .ok_or_else(|| inbound::forged("the header `X-Slack-Signature` does not begin with `v0=`"))?;
-        inbound::verify_hex(&self.signature, &[b"v0:", time.as_bytes(), b":", webhook.body], given, "Slack")?;
+        inbound::verify_hex(
+            &self.signature,
+            &[b"v0:", time.as_bytes(), b":", webhook.body],
+            received,
+            "Slack",
+        )?;
 
         let body: Body<'_> = inbound::read(webhook.body, "Slack")?;
         match (&*body.r#type, body.challenge, body.event) {

@@ -217,11 +217,11 @@ impl Whatsapp {
         if webhook.is_get {
             return self.subscribe(webhook.query);
         }
-        let given = webhook.header("x-hub-signature-256")?;
-        let given = given.strip_prefix("sha256=").ok_or_else(|| {
+        let received = webhook.header("x-hub-signature-256")?;
+        let received = received.strip_prefix("sha256=").ok_or_else(|| {
             inbound::forged("the header `X-Hub-Signature-256` does not begin with `sha256=`")
         })?;
-        inbound::verify_hex(&self.signature, &[webhook.body], given, "Meta")?;
+        inbound::verify_hex(&self.signature, &[webhook.body], received, "Meta")?;
         self.read(webhook.body)
     }
 

@@ -65,12 +65,12 @@ struct Resend {
 impl Resend {
     fn new(client: &GuardedClient, account: &Account<'_>) -> Result<Self, InvalidAccount> {
         let settings: Settings = http::settings(account, "resend", EXAMPLE)?;
-        let check = |name: &str, given: &str| match mailbox(given) {
+        let check = |name: &str, input: &str| match mailbox(input) {
             Ok(_) => Ok(()),
             Err(wrong) => Err(InvalidAccount(format!("`{name}` {wrong}"))),
         };
         check("from", &settings.from)?;
-        settings.reply_to.as_deref().map(|given| check("reply_to", given)).transpose()?;
+        settings.reply_to.as_deref().map(|input| check("reply_to", input)).transpose()?;
         Ok(Self {
             client: client.clone(),
             emails: http::below(&http::base(client, settings.url)?, &["emails"]),

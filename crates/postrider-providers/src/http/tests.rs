@@ -213,12 +213,12 @@ fn the_id_of_an_item_has_the_time_of_its_reservation() {
 #[test]
 fn a_path_is_appended_with_and_without_a_trailing_slash() {
     let development = client(true);
-    for (given, expected) in [
+    for (input, expected) in [
         ("http://127.0.0.1:9", "http://127.0.0.1:9/a/b%2Fc"),
         ("http://127.0.0.1:9/", "http://127.0.0.1:9/a/b%2Fc"),
         ("https://api.example/v1/?c#d", "https://api.example/v1/a/b%2Fc"),
     ] {
-        let base = base(&development, given.parse().unwrap()).unwrap();
+        let base = base(&development, input.parse().unwrap()).unwrap();
         assert_eq!(below(&base, &["a", "b/c"]).as_str(), expected);
     }
 }

@@ -42,10 +42,10 @@ pub enum InvalidSink {
         problem: &'static str,
     },
     /// The beginning of NATS subjects.
-    #[error("the NATS subject `{given}` {problem}; use words joined by dots, like `postrider.events`")]
+    #[error("the NATS subject `{subject}` {problem}; use words joined by dots, like `postrider.events`")]
     NatsSubject {
         /// As configured.
-        given: String,
+        subject: String,
         /// The problem.
         problem: &'static str,
     },

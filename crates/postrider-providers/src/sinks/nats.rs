@@ -236,19 +236,19 @@ fn check_server(url: Url) -> Result<ServerAddr, InvalidSink> {
     Err(InvalidSink::NatsServer { problem })
 }
 
-fn check_subject(given: &str) -> Result<(), InvalidSink> {
-    let problem = if given.is_empty() {
+fn check_subject(subject: &str) -> Result<(), InvalidSink> {
+    let problem = if subject.is_empty() {
         "is empty"
-    } else if given.starts_with('$') || given.starts_with("_INBOX") {
+    } else if subject.starts_with('$') || subject.starts_with("_INBOX") {
         "begins with a name that NATS keeps for itself"
-    } else if given.split('.').any(str::is_empty) {
+    } else if subject.split('.').any(str::is_empty) {
         "has an empty part between its dots"
-    } else if given.chars().any(is_special) {
+    } else if subject.chars().any(is_special) {
         "has white space, `*` or `>` in it"
     } else {
         return Ok(());
     };
-    Err(InvalidSink::NatsSubject { given: text::excerpt(given), problem })
+    Err(InvalidSink::NatsSubject { subject: text::excerpt(subject), problem })
 }
 
 /// The event type as the end of a subject.

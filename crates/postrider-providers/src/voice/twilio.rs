@@ -165,12 +165,12 @@ impl Twilio {
 
     /// Verifies a callback and reads it.
     fn read(&self, callback: &Callback<'_>) -> Result<Echo, CallbackRefused> {
-        let given = callback.headers.iter().find(|(name, _)| name == "x-twilio-signature");
-        let (_, given) = given.ok_or_else(|| forged("the header `X-Twilio-Signature` is missing"))?;
-        let given =
-            STANDARD.decode(given).map_err(|_| forged("the header `X-Twilio-Signature` is not base64"))?;
+        let received = callback.headers.iter().find(|(name, _)| name == "x-twilio-signature");
+        let (_, received) = received.ok_or_else(|| forged("the header `X-Twilio-Signature` is missing"))?;
+        let received =
+            STANDARD.decode(received).map_err(|_| forged("the header `X-Twilio-Signature` is not base64"))?;
         let form: Vec<(String, String)> = form_urlencoded::parse(callback.body).into_owned().collect();
-        if !self.addresses(callback.path_and_query).iter().any(|url| self.is_signed(url, &form, &given)) {
+        if !self.addresses(callback.path_and_query).iter().any(|url| self.is_signed(url, &form, &received)) {
             return Err(forged(
                 "the signature is not Twilio's for this account; check the auth token and `callback_url`",
             ));
@@ -202,7 +202,7 @@ impl Twilio {
     }
 
     /// HMAC-SHA1 over the URL and the fields of the form, sorted by name, compared in constant time.
-    fn is_signed(&self, url: &str, form: &[(String, String)], given: &[u8]) -> bool {
+    fn is_signed(&self, url: &str, form: &[(String, String)], received: &[u8]) -> bool {
         let mut fields: Vec<_> = form.iter().collect();
         fields.sort();
         let mut signature = self.signature.clone();
@@ -211,7 +211,7 @@ impl Twilio {
             signature.update(name.as_bytes());
             signature.update(value.as_bytes());
         }
-        signature.verify_slice(given).is_ok()
+        signature.verify_slice(received).is_ok()
     }
 }
 

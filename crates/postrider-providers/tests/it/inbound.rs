@@ -193,7 +193,7 @@ fn the_adapter_and_slacks_library_agree() {
     let good = Case::of("slack", secret, now).signed_by_peer();
     let signed_at = |seconds: i64| Case::of("slack", secret, seconds).signed_by_peer();
     let (time, signature) = ("x-slack-request-timestamp", "x-slack-signature");
-    let given = good.headers[signature].as_str().unwrap().to_owned();
+    let input = good.headers[signature].as_str().unwrap().to_owned();
     let mut cases = vec![
         (good.clone(), true),
         (ours(secret, now), true),
@@ -207,9 +207,9 @@ fn the_adapter_and_slacks_library_agree() {
         (good.clone().with(time, "soon"), false),
         (good.clone().with(signature, ""), false),
         (good.clone().with(signature, "v0="), false),
-        (good.clone().with(signature, &given[3..]), false),
-        (good.clone().with(signature, &given.replace("v0=", "v1=")), false),
-        (good.clone().with(signature, &given[..given.len() - 2]), false),
+        (good.clone().with(signature, &input[3..]), false),
+        (good.clone().with(signature, &input.replace("v0=", "v1=")), false),
+        (good.clone().with(signature, &input[..input.len() - 2]), false),
         (good.clone().with(signature, "v0=not hex at all"), false),
         (Case { secret: other.to_owned(), ..good.clone() }, false),
     ];
@@ -232,19 +232,19 @@ fn the_adapter_and_the_library_of_standard_webhooks_agree() {
     let good = Case::of("webhook", WHSEC, now).signed_by_peer();
     let signed_at = |seconds: i64| Case::of("webhook", WHSEC, seconds).signed_by_peer();
     let header = "webhook-signature";
-    let given = good.headers[header].as_str().unwrap().to_owned();
+    let input = good.headers[header].as_str().unwrap().to_owned();
     let foreign =
         Case { secret: OTHER_WHSEC.to_owned(), ..Case::of("webhook", WHSEC, now) }.saying(good.body.clone());
     let foreign = foreign.signed_by_peer().headers[header].as_str().unwrap().to_owned();
     let mut cases = vec![
         (good.clone(), true),
-        (good.clone().with(header, &format!("{foreign} {given}")), true),
-        (good.clone().with(header, &format!("{given} {foreign}")), true),
-        (good.clone().with(header, &format!("v1a,AAAA {given}")), true),
+        (good.clone().with(header, &format!("{foreign} {input}")), true),
+        (good.clone().with(header, &format!("{input} {foreign}")), true),
+        (good.clone().with(header, &format!("v1a,AAAA {input}")), true),
         (good.clone().with(header, &foreign), false),
         (good.clone().with(header, ""), false),
         (good.clone().with(header, "v1,"), false),
-        (good.clone().with(header, &given.replace("v1,", "v2,")), false),
+        (good.clone().with(header, &input.replace("v1,", "v2,")), false),
         (good.clone().with("webhook-id", "msg_2"), false),
         (good.clone().with("webhook-timestamp", &(now + 1).to_string()), false),
         (signed_at(now - 200), true),
@@ -261,13 +261,13 @@ fn the_adapter_and_the_library_of_standard_webhooks_agree() {
 fn the_adapter_and_pythons_hmac_agree_about_meta() {
     let good = Case::of("whatsapp", "app-secret", 0).signed_by_peer();
     let header = "x-hub-signature-256";
-    let given = good.headers[header].as_str().unwrap().to_owned();
+    let input = good.headers[header].as_str().unwrap().to_owned();
     let mut cases = vec![
         (good.clone(), true),
         (good.clone().with(header, ""), false),
         (good.clone().with(header, "sha256="), false),
-        (good.clone().with(header, &given.replace("sha256=", "sha1=")), false),
-        (good.clone().with(header, &given[..given.len() - 2]), false),
+        (good.clone().with(header, &input.replace("sha256=", "sha1=")), false),
+        (good.clone().with(header, &input[..input.len() - 2]), false),
         (Case { secret: "another".to_owned(), ..good.clone() }, false),
     ];
     cases.extend(other_bodies(&good.body).map(|body| (good.clone().saying(body), false)));

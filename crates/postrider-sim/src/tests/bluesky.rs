@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::faces::{key, request};
+use super::common_behavior::{key, request};
 use super::*;
 
 const REPO: &str = "shop.example.com";

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
-use super::faces::request;
+use super::common_behavior::request;
 use super::*;
 
 const JOB: &str = "0197f0a0-0000-7000-8000-000000000001";

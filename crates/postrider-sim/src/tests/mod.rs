@@ -1,10 +1,10 @@
 //! Tests of the sim with a raw TCP client.
 
 mod bluesky;
-mod faces;
+mod common_behavior;
 mod faults;
 mod functions;
-mod mean;
+mod late_effects;
 mod messages;
 mod outages;
 mod receipts;

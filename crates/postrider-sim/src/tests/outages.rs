@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::faces::{SLACK, key, one_of_each, request, slack, telegram};
+use super::common_behavior::{SLACK, key, one_of_each, request, slack, telegram};
 use super::*;
 
 async fn set(sim: &RunningSim, outages: &Value) {

@@ -3,8 +3,8 @@
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::faces::{key, resend};
-use super::mean::wait_for_status;
+use super::common_behavior::{key, resend};
+use super::late_effects::wait_for_status;
 use super::*;
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::faces::{SLACK, key, request, slack};
+use super::common_behavior::{SLACK, key, request, slack};
 use super::*;
 
 fn post(body: &Value) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::faces::{key, mastodon, request};
+use super::common_behavior::{key, mastodon, request};
 use super::*;
 
 const BEARER: &str = "authorization: Bearer token\r\n";

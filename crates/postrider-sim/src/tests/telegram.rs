@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::faces::{request, telegram};
+use super::common_behavior::{request, telegram};
 use super::*;
 
 const PATH: &str = "/telegram/bot123:abc/sendMessage";

@@ -5,7 +5,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use super::faces::{TWILIO, key, request, twilio};
+use super::common_behavior::{TWILIO, key, request, twilio};
 use super::receiver::Receiver;
 use super::*;
 

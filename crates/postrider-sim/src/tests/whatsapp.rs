@@ -4,7 +4,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use super::faces::{key, request, whatsapp};
+use super::common_behavior::{key, request, whatsapp};
 use super::receiver::Receiver;
 use super::*;
 

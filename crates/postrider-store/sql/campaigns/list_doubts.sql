@@ -1,5 +1,5 @@
--- What is in doubt, in the order of reservations. What is marked has an index of its own. What is not marked yet, because its worker has
--- only just fallen silent, belongs to a job that has not ended.
+-- Items in doubt, in the order of reservations. Marked rows have an index of their own. A row that is not marked yet, because its worker
+-- has only just stopped its heartbeats, belongs to a send job that has not ended.
 with marked as (
     select item.id
       from execution.channel_outbox as item
@@ -19,7 +19,7 @@ with marked as (
                   and execution.doubted_since(
                       item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
                       job.locked_by, job.locked_at, job.attempts) is not null
-                -- One index lookup per job, as below.
+                -- One index lookup per send job, as below.
                 offset 0
            ) as item
      where run.tenant_id = $1
@@ -66,7 +66,7 @@ select item.id as "id!",
            when item.in_doubt_since is not null then coalesce(item.error, 'there was no answer')
            when item.job_status = 'locked' and item.job_locked_by = item.reserved_by and item.job_attempts = item.attempt
                then 'its worker is not heard of'
-           else 'its job is not held by the worker that reserved it'
+           else 'its send job is not held by the worker that reserved it'
        end as "reason!",
        coalesce(doubt.is_for_person, false) as "is_for_person!",
        coalesce(doubt.looks, 0) as "looks!",

@@ -1,4 +1,4 @@
--- A page of leads, newest first: ids are ordered by time. Whatever narrows it down stands in an index before the id.
+-- A page of leads, newest first: ids are ordered by time. Each filter precedes the id in an index.
 select id,
        workspace_id,
        external_id,

@@ -1,4 +1,4 @@
--- A page of a run's items, job by job. A job that is done through and through has its counts in its own row, so that one without
+-- A page of a run's items, one send job after the other. A send job that is done through and through has its counts in its own row, so that one without
 -- items in the wanted state is passed over: a few failures in a million are found without reading the million.
 select item.id as "id!",
        item.job_id as "job_id!",

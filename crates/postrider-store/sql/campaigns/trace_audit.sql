@@ -1,4 +1,4 @@
--- The log of runs, and of their campaign when that was asked for; of one job or one item, what concerns it and what is
+-- The log of runs, and of their campaign when that was asked for; of one send job or one item, what concerns it and what is
 -- above it. When there are too many lines, the newest.
 select line.id as "id!",
        line.at as "at!: jiff_sqlx::Timestamp",

@@ -1,4 +1,4 @@
--- Jobs of runs with the counts of their items. When there are too many, those that are not completed come first.
+-- Send jobs of runs with the counts of their items. When there are too many, those that are not completed come first.
 select job.id as "id!",
        job.run_id as "run_id!",
        job.position as "position!",

@@ -154,13 +154,13 @@ impl NewPhase {
         }
         match self.kind {
             PhaseKind::External => {
-                let given = [
+                let fields = [
                     ("asset_id", self.asset_id.is_some()),
                     ("list", self.list.is_some()),
                     ("provider_account", self.provider_account.is_some()),
                     ("failover_account", self.failover_account.is_some()),
                 ];
-                let (field, _) = given.into_iter().find(|(_, is_given)| *is_given)?;
+                let (field, _) = fields.into_iter().find(|(_, is_set)| *is_set)?;
                 let problem =
                     format!("another service does an external phase, so `{field}` does not belong here");
                 Some((field, problem))

@@ -245,7 +245,7 @@ pub async fn note_progress(pool: &Pool, worker: &str) -> Result<(), StoreError> 
 
 /// Ends one phase that is due to end, or starts the next phase of a campaign that advances by itself. False when there was nothing
 /// to do.
-pub async fn tend(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
+pub async fn advance(pool: &Pool, actor: &str) -> Result<bool, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let tenant =
         sqlx::query_scalar!(r#"select tenant_id as "tenant_id!" from execution.tenants_with_due_phases(1)"#)

@@ -224,7 +224,7 @@ pub struct Progress {
     pub jobs: JobCounts,
 }
 
-/// Jobs by their state.
+/// Send jobs by their state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct JobCounts {
     /// They wait for a worker.

@@ -1,4 +1,4 @@
-//! Jobs of campaigns: claim, heartbeat, and end.
+//! Send jobs of campaigns: claim, heartbeat, and end.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -85,7 +85,7 @@ pub async fn claim(
             Ok(jobs) => claimed.extend(jobs),
             Err(error) if claimed.is_empty() => return Err(error),
             Err(error) => {
-                tracing::error!(error = ?error, tenant.id = %due.tenant, "the jobs of a tenant were not claimed: {error}");
+                tracing::error!(error = ?error, tenant.id = %due.tenant, "the send jobs of a tenant were not claimed: {error}");
                 break;
             }
         }
@@ -117,7 +117,7 @@ async fn choose(
     )
     .fetch_all(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("choosing jobs"))?;
+    .map_err(StoreError::on("choosing send jobs"))?;
     pool::commit(transaction).await?;
     let due = |(tenant, jobs, is_overdue)| Due { tenant: TenantId(tenant), jobs, is_overdue };
     Ok(rows.into_iter().map(|row| due((row.tenant_id, row.jobs, row.is_overdue))).collect())
@@ -129,7 +129,7 @@ async fn requeue_overdue(pool: &Pool, worker: &str, tenant: TenantId) -> Result<
     sqlx::query!("select execution.requeue_overdue_jobs($1, $2)", tenant.0, worker)
         .fetch_one(unprepared(&mut transaction))
         .await
-        .map_err(StoreError::on("requeuing overdue jobs"))?;
+        .map_err(StoreError::on("requeuing overdue send jobs"))?;
     pool::commit(transaction).await
 }
 
@@ -165,7 +165,7 @@ async fn claim_of_tenant(
     )
     .fetch_all(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("claiming jobs"))?;
+    .map_err(StoreError::on("claiming send jobs"))?;
     crash_point!("claim.after_statement");
     outbox::commit(transaction, &[(!rows.is_empty()).then_some("claim.commit_sent")]).await?;
     if !rows.is_empty() {
@@ -175,7 +175,7 @@ async fn claim_of_tenant(
         .into_iter()
         .filter_map(|row| {
             let Ok(channel) = row.channel.parse::<Channel>() else {
-                tracing::error!(job.id = %row.job_id, channel = row.channel, "a job is for a channel that this version does not know");
+                tracing::error!(job.id = %row.job_id, channel = row.channel, "a send job is for a channel that this version does not know");
                 return None;
             };
             Some(ClaimedJob {
@@ -213,7 +213,7 @@ pub async fn heartbeat(pool: &Pool, worker: &str, jobs: &[JobHold]) -> Result<Ve
     )
     .fetch_all(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("sending the heartbeat of jobs"))?;
+    .map_err(StoreError::on("sending the heartbeat of send jobs"))?;
     pool::commit(transaction).await?;
     Ok(held.into_iter().map(|row| JobRef { tenant: TenantId(row.tenant_id), id: JobId(row.id) }).collect())
 }
@@ -237,7 +237,7 @@ pub async fn complete(
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("completing the job"))?;
+    .map_err(StoreError::on("completing the send job"))?;
     crash_point!("complete.after_statement");
     outbox::commit(transaction, &[Some("complete.commit_sent")]).await?;
     crash_point!("complete.after_commit");
@@ -264,7 +264,7 @@ pub async fn fail(
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("putting the job off"))?;
+    .map_err(StoreError::on("putting the send job off"))?;
     pool::commit(transaction).await?;
     known(&status)
 }
@@ -287,16 +287,16 @@ pub async fn release(
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("releasing the job"))?;
+    .map_err(StoreError::on("releasing the send job"))?;
     pool::commit(transaction).await
 }
 
 /// Numbers of send jobs and of items in doubt, over all tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backlog {
-    /// Jobs that wait for a worker.
+    /// Send jobs that wait for a worker.
     pub jobs_waiting: i64,
-    /// Jobs that a worker holds.
+    /// Send jobs that a worker holds.
     pub jobs_locked: i64,
     /// Age of the oldest heartbeat among locked send jobs.
     pub oldest_lock_seconds: f64,
@@ -322,7 +322,7 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
     )
     .fetch_one(unprepared(&mut transaction))
     .await
-    .map_err(StoreError::on("measuring the jobs"))?;
+    .map_err(StoreError::on("measuring the send jobs"))?;
     pool::commit(transaction).await?;
     Ok(backlog)
 }
@@ -431,7 +431,7 @@ async fn read_content(
     )
     .fetch_optional(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading the job"))
+    .map_err(StoreError::on("reading the send job"))
 }
 
 /// The account of a send job, and the one that it fails over to.

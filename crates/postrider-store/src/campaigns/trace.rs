@@ -114,7 +114,7 @@ pub struct TracedRun {
     pub run: Run,
     /// Its send jobs, in their order.
     pub jobs: Vec<TracedJob>,
-    /// Jobs that did not fit.
+    /// Send jobs that did not fit.
     pub jobs_left_out: i64,
 }
 
@@ -279,7 +279,7 @@ impl Scope {
                 )
                 .fetch_optional(unprepared(connection))
                 .await;
-                scope.runs.extend(run.map_err(StoreError::on("reading the job"))?.map(RunId));
+                scope.runs.extend(run.map_err(StoreError::on("reading the send job"))?.map(RunId));
             }
             Subject::Item(id) => {
                 scope.item = Some(id);
@@ -318,7 +318,7 @@ async fn jobs(
     )
     .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("reading the jobs"))?;
+    .map_err(StoreError::on("reading the send jobs"))?;
     let totals = rows.iter().map(|row| (RunId(row.run_id), row.total)).collect();
     let jobs: Result<Vec<(RunId, TracedJob)>, StoreError> = rows
         .into_iter()

@@ -163,7 +163,7 @@ impl SettledReply {
 
 /// The capacity of a dispatcher.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Capacity {
     /// Maximum number of replies in total.
     pub limit: usize,
     /// Maximum number for an account that is not in `accounts`.
@@ -174,7 +174,7 @@ pub struct Room {
     pub after: Option<(TenantId, ProviderAccountId)>,
 }
 
-impl Room {
+impl Capacity {
     fn at(&self, account: (TenantId, ProviderAccountId)) -> usize {
         self.accounts.get(&account).copied().unwrap_or(self.per_account)
     }
@@ -190,11 +190,11 @@ pub struct TenantShare {
 
 /// Chooses accounts that have due replies, in turns over all tenants. Nothing is locked. Claim the shares in their order, until the
 /// capacity is used up.
-pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreError> {
-    let (full_tenants, full_accounts): (Vec<Uuid>, Vec<Uuid>) = room
+pub async fn choose(pool: &Pool, capacity: &Capacity) -> Result<Vec<TenantShare>, StoreError> {
+    let (full_tenants, full_accounts): (Vec<Uuid>, Vec<Uuid>) = capacity
         .accounts
         .iter()
-        .filter(|(_, room)| **room == 0)
+        .filter(|(_, capacity)| **capacity == 0)
         .map(|((tenant, id), _)| (tenant.0, id.0))
         .unzip();
     let mut transaction = pool::begin(pool).await?;
@@ -203,11 +203,11 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreE
         select tenant_id as "tenant_id!", account_id as "account_id!"
           from channels.accounts_with_due_replies($1, $2, $3, $4, $5)
         "#,
-        number(room.limit),
+        number(capacity.limit),
         &full_tenants,
         &full_accounts,
-        room.after.map(|(tenant, _)| tenant.0),
-        room.after.map(|(_, account)| account.0),
+        capacity.after.map(|(tenant, _)| tenant.0),
+        capacity.after.map(|(_, account)| account.0),
     )
     .fetch_all(unprepared(&mut transaction))
     .await
@@ -216,7 +216,7 @@ pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<TenantShare>, StoreE
     let mut shares: Vec<TenantShare> = Vec::new();
     for row in rows {
         let (tenant, account) = (TenantId(row.tenant_id), ProviderAccountId(row.account_id));
-        let capacity = number(room.at((tenant, account)));
+        let capacity = number(capacity.at((tenant, account)));
         match shares.last_mut().filter(|share| share.tenant == tenant) {
             Some(share) => {
                 share.accounts.push(account.0);

@@ -242,7 +242,7 @@ impl EndedRun {
 
 /// The capacity of a runner, and the functions that it can run.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Capacity {
     /// Maximum number of runs in total.
     pub limit: usize,
     /// Maximum number for a tenant that is not in `tenants`.
@@ -267,19 +267,19 @@ pub struct DueRuns {
 }
 
 /// Chooses the tenants whose due runs fill the capacity, in the order in which their runs are to be claimed. Locks nothing.
-pub async fn choose(pool: &Pool, room: &Room) -> Result<Vec<DueRuns>, StoreError> {
-    let (tenants, rooms): (Vec<Uuid>, Vec<i32>) =
-        room.tenants.iter().map(|(tenant, room)| (tenant.0, number(*room))).unzip();
+pub async fn choose(pool: &Pool, capacity: &Capacity) -> Result<Vec<DueRuns>, StoreError> {
+    let (tenants, capacities): (Vec<Uuid>, Vec<i32>) =
+        capacity.tenants.iter().map(|(tenant, capacity)| (tenant.0, number(*capacity))).unzip();
     let mut transaction = pool::begin(pool).await?;
     let rows = sqlx::query!(
         r#"select tenant_id as "tenant_id!", runs as "runs!" from jobs.tenants_with_due_runs($1, $2, $3, $4, $5, $6, $7)"#,
-        number(room.limit),
-        number(room.per_tenant),
+        number(capacity.limit),
+        number(capacity.per_tenant),
         &tenants,
-        &rooms,
-        &room.kinds,
-        &room.builtins,
-        room.after.map(|tenant| tenant.0),
+        &capacities,
+        &capacity.kinds,
+        &capacity.builtins,
+        capacity.after.map(|tenant| tenant.0),
     )
     .fetch_all(unprepared(&mut transaction))
     .await
@@ -293,7 +293,7 @@ pub async fn claim(
     pool: &Pool,
     worker: &str,
     due: DueRuns,
-    room: &Room,
+    capacity: &Capacity,
 ) -> Result<Vec<ClaimedRun>, StoreError> {
     crash_point!("run.before_claim");
     let mut transaction = pool::begin(pool).await?;
@@ -317,8 +317,8 @@ pub async fn claim(
         due.tenant.0,
         worker,
         due.runs,
-        &room.kinds,
-        &room.builtins,
+        &capacity.kinds,
+        &capacity.builtins,
     )
     .fetch_all(unprepared(&mut transaction))
     .await

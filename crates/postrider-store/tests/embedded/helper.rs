@@ -1,4 +1,4 @@
-//! What a test runs in a process of its own: this program again, with its part in the environment.
+//! Runs a part of a test in a process of its own: this program again, with the part in the environment.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

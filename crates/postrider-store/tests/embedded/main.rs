@@ -218,7 +218,7 @@ fn a_pid_file_that_names_another_cluster_does_not_hinder_nor_harm_it() -> anyhow
 }
 
 #[test]
-fn what_was_committed_survives_a_killed_server() -> anyhow::Result<()> {
+fn committed_rows_survive_a_killed_server() -> anyhow::Result<()> {
     let place = Place::new()?;
     let cluster = place.start()?;
     let url = cluster.url(SUPERUSER, "postgres");

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-/// A directory of a test. Whatever happens, no server stays in it.
+/// A directory of a test. No server stays in it, even after a failed test.
 pub struct Place {
     dir: TempDir,
     /// The data directory of its cluster.

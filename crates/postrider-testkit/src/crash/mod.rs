@@ -28,7 +28,7 @@ pub use processes::{Frozen, Launch, Member, Processes, freeze};
 pub use progress::{Progress, pause};
 pub use random::SeededRandom;
 
-/// What one area does under faults.
+/// The work of one area under faults.
 #[expect(async_fn_in_trait, reason = "tests await it in the task that calls it")]
 pub trait Workload {
     type Report: Findings;

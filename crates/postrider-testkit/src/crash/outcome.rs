@@ -1,4 +1,4 @@
-//! What a run did, what its auditor found, and the verdict.
+//! The actions of a run, its auditor's findings, and the verdict.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ pub trait Findings {
     /// Everything that is wrong, by kind. A kind is empty when its guarantee held.
     fn findings(&self) -> Vec<(&'static str, Vec<String>)>;
 
-    /// What the auditor counted.
+    /// The auditor's counts.
     fn summary(&self) -> String;
 
     fn is_clean(&self) -> bool {
@@ -47,7 +47,7 @@ impl Count {
     }
 }
 
-/// What a workload returns at its end.
+/// The result of a workload.
 #[derive(Debug)]
 pub struct Audit<R> {
     pub report: R,

@@ -8,11 +8,11 @@ use super::{Bounded, within};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Campaigns {
-    /// Most jobs that one process works on at a time.
+    /// Most send jobs that one process works on at a time.
     pub jobs_max: usize,
     /// Most of them for one tenant.
     pub jobs_per_tenant_max: usize,
-    /// Most items of one job that are being called: what a crash can put in doubt.
+    /// Most items of one send job that are being called: what a crash can put in doubt.
     pub window: usize,
     /// Most calls at a time with one account, per process.
     pub account_concurrency: usize,
@@ -28,11 +28,11 @@ pub struct Campaigns {
     pub wait_max_seconds: u64,
     /// An account that failed so many times in a row is left alone for a while.
     pub circuit_after: u32,
-    /// How long a job stays away after its first attempt; then twice as long each time.
+    /// How long a send job stays away after its first attempt; then twice as long each time.
     pub retry_pause_seconds: u64,
     /// How often the worker renews the locks of its jobs.
     pub heartbeat_interval_seconds: u64,
-    /// How often to look for jobs without a hint.
+    /// How often to look for send jobs without a hint.
     pub poll_interval_ms: u64,
     /// Days to keep what happened to campaigns. 0 keeps it for ever.
     pub history_days: u32,

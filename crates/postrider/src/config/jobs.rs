@@ -16,9 +16,9 @@ pub struct Jobs {
     pub sql_concurrency: usize,
     /// Most of them of one tenant. One of `sql_concurrency` is always left to the others.
     pub sql_tenant_concurrency: usize,
-    /// The schemas whose functions may be set and run as jobs. None, if none is named.
+    /// The schemas whose functions job runs may call. None, if none is named.
     pub sql_schemas: Vec<String>,
-    /// A run whose process has not been heard of for so long is failed, and retried.
+    /// A job run without a heartbeat for this long fails and is retried.
     pub lease_seconds: u64,
     /// How often to look without a hint.
     pub poll_interval_ms: u64,

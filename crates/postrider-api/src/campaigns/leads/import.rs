@@ -167,11 +167,11 @@ impl ImportQuery {
     fn options(&self, format: Format) -> ApiResult<Options> {
         let delimiter: Option<Delimiter> = match self.delimiter.as_deref().map(str::parse) {
             Some(Err(problem)) => return Err(not_so("delimiter", &problem)),
-            given => given.and_then(Result::ok),
+            value => value.and_then(Result::ok),
         };
         let country: Option<Country> = match self.country.as_deref().map(str::parse) {
             Some(Err(problem)) => return Err(not_so("country", &problem)),
-            given => given.and_then(Result::ok),
+            value => value.and_then(Result::ok),
         };
         Ok(Options { format: Some(format), delimiter, country })
     }
@@ -183,8 +183,9 @@ fn not_so<E: std::fmt::Display>(field: &str, problem: &E) -> ApiError {
 
 /// The format of the body, by its headers. It must be UTF-8 in either case.
 fn format_of(headers: &HeaderMap) -> ApiResult<Format> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let (essence, parameters) = given.split_once(';').unwrap_or((given, ""));
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     let is_utf8 = parameters
         .split(';')
         .filter_map(|parameter| parameter.split_once('='))

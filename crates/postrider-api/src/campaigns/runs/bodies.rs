@@ -113,7 +113,7 @@ pub(crate) struct ProgressBody {
     jobs: JobCountsBody,
 }
 
-/// Jobs by their state.
+/// Send jobs by their state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = JobCounts)]
 pub(crate) struct JobCountsBody {
@@ -314,7 +314,7 @@ pub(crate) struct TraceBody {
     run: RunBody,
     /// Its send jobs, in their order.
     jobs: Vec<TracedJobBody>,
-    /// Jobs that did not fit.
+    /// Send jobs that did not fit.
     jobs_left_out: i64,
     /// The log, oldest line first.
     audit: Vec<AuditLineBody>,

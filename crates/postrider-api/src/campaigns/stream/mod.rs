@@ -149,9 +149,9 @@ fn start(after: Option<i64>, extent: Extent) -> Result<i64, Reason> {
 
 /// From the header, or else from the query.
 fn position(headers: &HeaderMap, after: Option<&str>) -> ApiResult<Option<i64>> {
-    let mut given = headers.get_all(LAST_EVENT_ID).iter();
-    let header = given.next().map(|value| value.to_str().unwrap_or_default());
-    if given.next().is_some() {
+    let mut values = headers.get_all(LAST_EVENT_ID).iter();
+    let header = values.next().map(|value| value.to_str().unwrap_or_default());
+    if values.next().is_some() {
         return Err(ApiError::invalid("Last-Event-ID", "must be given once"));
     }
     // The query is read even where the header counts, so that a mistake in it does not wait for the first break.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::common::error::{ApiError, ApiResult, Problem};
 use crate::common::words;
 
-/// A run that is completed.
+/// A job run that is completed.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InvocationResult)]
 pub(crate) struct Done {
@@ -30,7 +30,7 @@ pub(crate) struct Done {
     result: Option<Value>,
 }
 
-/// A run that has not ended yet.
+/// A job run that has not ended yet.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = InvocationAccepted)]
 pub(crate) struct Waiting {
@@ -45,13 +45,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// A run that was created at this moment.
+    /// A job run that was created at this moment.
     pub(super) fn fresh(run: JobRunId) -> Self {
         Self { success: true, job_id: run.0, status: JobRunStatus::Running, retry_at: None }
     }
 }
 
-/// The run that an earlier invocation created.
+/// The job run that an earlier invocation created.
 pub(super) fn run_of(kept: &Answer) -> ApiResult<JobRunId> {
     let kept = kept.body.as_deref().and_then(|body| serde_json::from_str::<Waiting>(body).ok());
     let kept =
@@ -59,7 +59,7 @@ pub(super) fn run_of(kept: &Answer) -> ApiResult<JobRunId> {
     Ok(JobRunId(kept.job_id))
 }
 
-/// The conflict with an existing run.
+/// The conflict with an existing job run.
 pub(super) fn in_the_way(acquired: Acquired, existing: &RunState) -> ApiError {
     let (state, reason) = match acquired {
         Acquired::Completed(_) => {
@@ -83,7 +83,7 @@ pub(super) fn in_the_way(acquired: Acquired, existing: &RunState) -> ApiError {
         .with("existing_job_id", existing.id.0)
 }
 
-/// The response with the state of a run.
+/// The response with the state of a job run.
 pub(super) fn standing(run: RunState) -> Response {
     let (success, job_id) = (true, run.id.0);
     match (run.status, run.retry_at) {

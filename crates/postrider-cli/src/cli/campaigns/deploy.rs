@@ -92,7 +92,8 @@ fn print(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &Run
     }
     output::line(run.id.0)?;
     if deployed.is_new {
-        let (items, jobs) = (plural(run.intended.into(), "item"), plural(state.progress.jobs.total(), "job"));
+        let (items, jobs) =
+            (plural(run.intended.into(), "item"), plural(state.progress.jobs.total(), "send job"));
         message!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
     } else {
         message!(

@@ -29,7 +29,7 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let subject = trace::find(&mut transaction, tenant.id, &args.id).await?.with_context(|| {
             format!(
-                "tenant `{}` has no campaign, run, job, item, key or correlation id `{}`; `postrider campaign status` lists \
+                "tenant `{}` has no campaign, run, send job, item, key or correlation id `{}`; `postrider campaign status` lists \
                  the campaigns",
                 tenant.name, args.id
             )
@@ -91,7 +91,7 @@ fn show_run(traced: &TracedRun, shows_keys: bool) -> anyhow::Result<()> {
         }
     }
     if traced.jobs_left_out > 0 {
-        output::line(format_args!("└─ … {} more jobs", traced.jobs_left_out))?;
+        output::line(format_args!("└─ … {} more send jobs", traced.jobs_left_out))?;
     }
     Ok(())
 }

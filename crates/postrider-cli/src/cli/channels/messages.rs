@@ -48,15 +48,15 @@ pub enum MessageOrReply {
 impl FromStr for MessageOrReply {
     type Err = String;
 
-    fn from_str(given: &str) -> Result<Self, String> {
-        let (kind, bare): (fn(Uuid) -> Self, &str) = match given.split_once('_') {
+    fn from_str(input: &str) -> Result<Self, String> {
+        let (kind, bare): (fn(Uuid) -> Self, &str) = match input.split_once('_') {
             Some(("message", bare)) => (Self::Message, bare),
             Some(("reply", bare)) => (Self::Reply, bare),
-            _ => (Self::Unprefixed, given),
+            _ => (Self::Unprefixed, input),
         };
         bare.parse().map(kind).map_err(|_: uuid::Error| {
             format!(
-                "`{given}` is not the id of a message or a reply; expected a UUID, with or without the prefix `message_` or `reply_`"
+                "`{input}` is not the id of a message or a reply; expected a UUID, with or without the prefix `message_` or `reply_`"
             )
         })
     }

@@ -33,10 +33,10 @@ impl std::fmt::Display for ReplyId {
 impl FromStr for ReplyId {
     type Err = String;
 
-    fn from_str(given: &str) -> Result<Self, String> {
-        let bare = given.strip_prefix("reply_").unwrap_or(given);
+    fn from_str(input: &str) -> Result<Self, String> {
+        let bare = input.strip_prefix("reply_").unwrap_or(input);
         bare.parse().map(|id| Self(OutboxId(id))).map_err(|_: uuid::Error| {
-            format!("`{given}` is not a reply id; expected a UUID, with or without the prefix `reply_`")
+            format!("`{input}` is not a reply id; expected a UUID, with or without the prefix `reply_`")
         })
     }
 }
@@ -82,11 +82,11 @@ struct ReplySelection {
     before: Option<Timestamp>,
 }
 
-fn time(given: &str) -> Result<Timestamp, String> {
-    let at: Option<Timestamp> = given.parse().ok();
+fn time(input: &str) -> Result<Timestamp, String> {
+    let at: Option<Timestamp> = input.parse().ok();
     // The database cannot store times long before the epoch.
     at.filter(|at| *at >= Timestamp::UNIX_EPOCH)
-        .ok_or_else(|| format!("`{given}` is not a time; write it like 2026-02-03T04:05:06Z"))
+        .ok_or_else(|| format!("`{input}` is not a time; write it like 2026-02-03T04:05:06Z"))
 }
 
 pub async fn requeue(args: &RequeueArgs, installation: &Installation) -> anyhow::Result<()> {

@@ -230,15 +230,15 @@ async fn read(connection: &mut PgConnection, ids: &[i64]) -> anyhow::Result<Vec<
 }
 
 /// The text itself, or the content of a file or stdin.
-fn read_payload(given: &str) -> anyhow::Result<String> {
-    match given.strip_prefix('@') {
+fn read_payload(input: &str) -> anyhow::Result<String> {
+    match input.strip_prefix('@') {
         Some(file) => {
             std::fs::read_to_string(file).with_context(|| format!("cannot read the payload from {file}"))
         }
-        None if given == "-" => {
+        None if input == "-" => {
             std::io::read_to_string(std::io::stdin()).context("cannot read the payload from stdin")
         }
-        None => Ok(given.to_owned()),
+        None => Ok(input.to_owned()),
     }
 }
 

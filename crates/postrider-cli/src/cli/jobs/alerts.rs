@@ -53,9 +53,9 @@ pub struct DecideArgs {
 }
 
 /// Reads a status in any case, also with hyphens, such as `in-progress`.
-fn status(given: &str) -> Result<CardStatus, String> {
-    given.to_ascii_uppercase().replace('-', "_").parse().map_err(|_| {
-        format!("`{given}` is not a card status; choose OPEN, IN_PROGRESS, RESOLVED or DISMISSED")
+fn status(input: &str) -> Result<CardStatus, String> {
+    input.to_ascii_uppercase().replace('-', "_").parse().map_err(|_| {
+        format!("`{input}` is not a card status; choose OPEN, IN_PROGRESS, RESOLVED or DISMISSED")
     })
 }
 
@@ -149,7 +149,7 @@ pub async fn cards(args: &CardsArgs, config: &Config) -> anyhow::Result<()> {
         })
         .collect();
     output::table(
-        ["card", "status", "day", "what", "what to do", "decided"],
+        ["card", "status", "day", "condition", "recommendation", "decided"],
         rows,
         if *all { "there were no cards" } else { "no card waits for a decision" },
     )

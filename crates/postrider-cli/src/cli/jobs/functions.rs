@@ -108,8 +108,8 @@ struct RetryPolicyArgs {
     max_delay_ms: u32,
 }
 
-fn name(given: &str) -> Result<String, String> {
-    check_function_name(given).map(|()| given.to_owned())
+fn name(text: &str) -> Result<String, String> {
+    check_function_name(text).map(|()| text.to_owned())
 }
 
 /// Arguments of `put` that passed all checks that need no database.
@@ -259,7 +259,7 @@ async fn list(of: &ForTenant, json: bool, installation: &Installation) -> anyhow
         [name, format!("provided by a running process; `{command}` sets it"), dash(), dash(), dash(), dash()]
     });
     let rows = functions.iter().map(row).chain(unused).chain(provided).collect();
-    output::table(["function", "what it is", "once per", "timeout", "retries", "set"], rows, "")
+    output::table(["function", "target", "once per", "timeout", "retries", "set"], rows, "")
 }
 
 fn row(function: &FunctionState) -> [String; 6] {

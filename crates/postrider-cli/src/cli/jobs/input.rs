@@ -39,8 +39,8 @@ impl InputArgs {
     }
 }
 
-fn parse_input(given: &str) -> anyhow::Result<Value> {
-    let input = serde_json::from_str(&text("--input", given)?).map_err(|error| {
+fn parse_input(raw: &str) -> anyhow::Result<Value> {
+    let input = serde_json::from_str(&text("--input", raw)?).map_err(|error| {
         anyhow::anyhow!(
             "--input is not JSON: {error}; quote it for the shell, as in --input '{{\"since\": \"2026-02-06\"}}'"
         )
@@ -52,8 +52,8 @@ fn parse_input(given: &str) -> anyhow::Result<Value> {
     Ok(input)
 }
 
-fn parse_entities(given: &str) -> anyhow::Result<Entities> {
-    let text = text("--entities", given)?;
+fn parse_entities(raw: &str) -> anyhow::Result<Entities> {
+    let text = text("--entities", raw)?;
     let unfit = |error: &dyn std::fmt::Display| {
         anyhow::anyhow!(
             "--entities: {error}; quote it for the shell, as in --entities '{{\"rule_id\": \"r123\"}}'"
@@ -64,14 +64,14 @@ fn parse_entities(given: &str) -> anyhow::Result<Entities> {
 }
 
 /// The text itself, or the content of a file or stdin.
-fn text(option: &str, given: &str) -> anyhow::Result<String> {
-    let text = match given.strip_prefix('@') {
+fn text(option: &str, raw: &str) -> anyhow::Result<String> {
+    let text = match raw.strip_prefix('@') {
         Some(file) => {
             std::fs::read_to_string(file).with_context(|| format!("cannot read {option} from {file}"))?
         }
-        None if given == "-" => std::io::read_to_string(std::io::stdin())
+        None if raw == "-" => std::io::read_to_string(std::io::stdin())
             .with_context(|| format!("cannot read {option} from stdin"))?,
-        None => given.to_owned(),
+        None => raw.to_owned(),
     };
     anyhow::ensure!(
         text.len() <= VALUE_BYTES_MAX,

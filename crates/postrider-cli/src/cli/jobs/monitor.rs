@@ -67,7 +67,7 @@ pub async fn monitor(args: &MonitorArgs, config: &Config) -> anyhow::Result<()> 
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
         let accounts = accounts::list(&mut transaction, tenant.id).await?;
-        let notify = args.recipients.notify.iter().map(|given| recipient(given, &accounts, &adapters));
+        let notify = args.recipients.notify.iter().map(|text| recipient(text, &accounts, &adapters));
         let notify = json!({ "notify": notify.collect::<anyhow::Result<Vec<_>>>()? });
         let mut links = Vec::new();
         for (name, after, input) in [
@@ -146,15 +146,15 @@ fn print(args: &MonitorArgs, links: &[Link]) -> anyhow::Result<()> {
 }
 
 /// A recipient in the input format of the function.
-fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> anyhow::Result<Value> {
+fn recipient(text: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> anyhow::Result<Value> {
     let named = |wanted: &str| {
         let id = wanted.parse().ok();
         let mut found = accounts.iter().filter(|account| account.name == wanted || Some(account.id) == id);
         (found.next(), found.next())
     };
-    let (name, to) = match (named(given), given.split_once(':')) {
+    let (name, to) = match (named(text), text.split_once(':')) {
         // A name may have a colon.
-        ((Some(_), _), _) | (_, None) => (given, None),
+        ((Some(_), _), _) | (_, None) => (text, None),
         (_, Some((name, to))) => (name, Some(to)),
     };
     let (account, another) = named(name);
@@ -174,7 +174,7 @@ fn recipient(given: &str, accounts: &[ProviderAccount], adapters: &Adapters) -> 
     );
     match to {
         Some(to) if to.trim().is_empty() => {
-            anyhow::bail!("--notify: no recipient after the colon in `{given}`; use ACCOUNT:RECIPIENT")
+            anyhow::bail!("--notify: no recipient after the colon in `{text}`; use ACCOUNT:RECIPIENT")
         }
         Some(to) => Ok(json!({ "account": name, "to": to })),
         // A webhook is its own address.

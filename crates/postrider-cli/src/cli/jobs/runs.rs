@@ -77,15 +77,15 @@ pub enum RunOrError {
 impl FromStr for RunOrError {
     type Err = String;
 
-    fn from_str(given: &str) -> Result<Self, String> {
-        let (kind, bare): (fn(Uuid) -> Self, &str) = match given.rsplit_once('_') {
+    fn from_str(input: &str) -> Result<Self, String> {
+        let (kind, bare): (fn(Uuid) -> Self, &str) = match input.rsplit_once('_') {
             Some(("job_run", bare)) => (Self::Run, bare),
             Some(("sync_error", bare)) => (Self::Error, bare),
-            _ => (Self::Unprefixed, given),
+            _ => (Self::Unprefixed, input),
         };
         bare.parse().map(kind).map_err(|_: uuid::Error| {
             format!(
-                "`{given}` is not the id of a run or an error; expected a UUID, with or without the prefix `job_run_` or `sync_error_`"
+                "`{input}` is not the id of a run or an error; expected a UUID, with or without the prefix `job_run_` or `sync_error_`"
             )
         })
     }

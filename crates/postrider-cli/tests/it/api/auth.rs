@@ -1,4 +1,4 @@
-//! Who is let in, and how far.
+//! Authentication, and the rights of each role.
 
 use jiff::{Timestamp, ToSpan};
 use postrider_model::tenancy::Role;
@@ -161,7 +161,7 @@ async fn each_role_may_do_what_it_may_and_no_more() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn the_tenant_comes_from_the_key_whatever_else_names_one() -> anyhow::Result<()> {
+async fn the_tenant_comes_from_the_key_alone() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = stage.tenant("other").await?;
     let (acme, victim) = (&stage.acme, other.id.0.to_string());
@@ -246,7 +246,7 @@ async fn nothing_of_another_tenant_is_seen_or_changed() -> anyhow::Result<()> {
         theirs.problem(404)?;
         assert_eq!(theirs.text(), unknown.text(), "{method}: no difference to what does not exist");
     }
-    // What cannot be an id is one that nobody has.
+    // A malformed id is answered like an unknown one.
     let unknown = stage
         .call("DELETE", &format!("/keys/{nobody}"))
         .key(&stage.acme.admin)

@@ -1,4 +1,4 @@
-//! What cannot be read is refused with a reason, and never breaks the server.
+//! A malformed body is refused with a reason, and never breaks the server.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ async fn bodies_that_no_one_can_read_are_refused_and_the_server_goes_on() -> any
         let reply = publish(&stage, bytes)?;
         reply.problem(400).map_err(|error| error.context(what))?;
     }
-    // What is odd and still fine.
+    // Unusual JSON that is still valid.
     for payload in
         ["123456789012345678901234567890", "0.1e-300", r#""\ud83d\ude00""#, r#"{"": null}"#, &nested(60)]
     {

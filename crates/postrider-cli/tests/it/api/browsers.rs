@@ -1,4 +1,4 @@
-//! What browsers ask for: other origins, smaller answers.
+//! Requests of browsers: other origins, compressed answers.
 
 use serde_json::json;
 

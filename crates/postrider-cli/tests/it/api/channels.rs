@@ -31,7 +31,7 @@ impl Stage {
         Ok(conversation)
     }
 
-    /// What the log says of one subject, oldest first: the action, and who it was.
+    /// The audit log of one subject, oldest first: the action and its actor.
     fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
         let page = self.get(&self.acme.admin, "/audit?limit=200")?.expect(200)?;
         let lines = page["items"].as_array().context("no lines")?.iter().rev();
@@ -143,7 +143,7 @@ async fn a_link_that_makes_no_sense_is_refused() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_executes_is_set_replaced_and_removed_and_its_secret_never_comes_out() -> anyhow::Result<()> {
+async fn an_executor_is_set_replaced_and_removed_and_its_secret_is_never_returned() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let team = stage.conversation("team", "slack").await?;
     let admin = &stage.acme.admin;
@@ -267,7 +267,7 @@ async fn development_may_name_an_agent_on_this_machine() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_came_in_is_listed_and_shown_with_what_became_of_it() -> anyhow::Result<()> {
+async fn messages_are_listed_and_shown_with_their_replies() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let team = stage.conversation("team", "slack").await?;
     let other = stage.conversation("other", "telegram").await?;
@@ -346,7 +346,7 @@ async fn a_dead_reply_is_queued_again_once_audited_and_hinted() -> anyhow::Resul
     let url = stage.world.url("postrider_worker");
     let (mut hints, listening) = wakeups::listen(&url, replies::HINT_CHANNEL, cancelled.clone())?;
     let listener = tokio::spawn(listening);
-    // What was heard while it began to listen is not what is waited for.
+    // The test ignores a hint that arrived while the listener started.
     hints.changed().await?;
     hints.mark_unchanged();
 

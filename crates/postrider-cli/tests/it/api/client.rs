@@ -87,7 +87,7 @@ impl Call {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,

@@ -1,4 +1,4 @@
-//! What chat is made of: accounts, links, executors, messages and replies, made with the store's own functions.
+//! Material of chat: accounts, links, executors, messages and replies, made with the store's own functions.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use postrider_store::{
         executors::{self, Kind, NewExecutor},
         links::{self, NewLink},
         messages::{self, Execution, Receipt, Receiving},
-        replies::{self, Room, SettledReply, Verdict},
+        replies::{self, Capacity, SettledReply, Verdict},
     },
     postgres::pool,
     tenancy::accounts::{self, NewAccount},
@@ -89,7 +89,7 @@ impl Conversation {
         Ok(id)
     }
 
-    /// Somebody writes.
+    /// A sender writes a message.
     pub async fn receive(&self, id: &str, sender: &str, text: &str) -> anyhow::Result<Receipt> {
         let message = InboundMessage {
             provider_message_id: id.to_owned(),
@@ -101,7 +101,7 @@ impl Conversation {
         Ok(messages::receive(&self.admin, self.tenant, self.account, &self.provider, message, HOW).await?)
     }
 
-    /// Somebody who may writes, and nobody has executed it yet.
+    /// A permitted sender writes a message, which no process has executed yet.
     pub async fn accept(&self, id: &str, sender: &str, text: &str) -> anyhow::Result<Execution> {
         match self.receive(id, sender, text).await? {
             Receipt::Execute(execution) => Ok(*execution),
@@ -136,10 +136,10 @@ impl Conversation {
 
 /// A dispatcher that takes everything that is due, and it all becomes this.
 pub async fn settle_all(admin: &Pool, verdict: &Verdict) -> anyhow::Result<()> {
-    let room = Room { limit: 1000, per_account: 1000, ..Room::default() };
+    let capacity = Capacity { limit: 1000, per_account: 1000, ..Capacity::default() };
     let mut settled = Vec::new();
-    for share in replies::choose(admin, &room).await? {
-        let claimed = replies::claim(admin, "hand", &share, room.limit).await?;
+    for share in replies::choose(admin, &capacity).await? {
+        let claimed = replies::claim(admin, "hand", &share, capacity.limit).await?;
         settled.extend(claimed.into_iter().map(|reply| reply.settle(verdict.clone())));
     }
     let settled: Vec<&SettledReply> = settled.iter().collect();

@@ -90,7 +90,7 @@ async fn thirty_two_identical_requests_at_once_make_one_thing() -> anyhow::Resul
 #[tokio::test]
 async fn a_request_in_progress_is_not_waited_for() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    // Somebody holds the key in a transaction that is not over.
+    // Another client holds the key in an open transaction.
     let app = stage.world.pool("postrider_app").await?;
     let mut held = pool::begin_as(&app, stage.acme.id).await?;
     assert_eq!(requests::begin(&mut held, stage.acme.id, "k", &[7; 32]).await?, requests::Found::Nothing);
@@ -174,7 +174,7 @@ async fn a_secret_is_shown_once_and_kept_nowhere() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a request would be known by if its body had no secret in it.
+/// The hash that would identify a request if its body contained no secret.
 fn requests_hash(body: &Value) -> Vec<u8> {
     use sha2::{Digest, Sha256};
 
@@ -209,7 +209,7 @@ async fn a_key_is_forgotten_after_a_day() -> anyhow::Result<()> {
         publish(&stage, &stage.acme, key, &event("1")).send()?.expect(201)?;
     }
     let age = "update tenancy.requests set created_at = now() - interval '24 hours 1 second' where idempotency_key like 'old%'";
-    // What was answered stays as it was said, for the owner too; only a test makes time pass.
+    // A stored answer never changes, not even by the owner of the table; only a test makes time pass.
     let refused = sqlx::query(age).execute(&stage.admin).await;
     assert!(refused.is_err());
     sqlx::raw_sql("alter table tenancy.requests disable trigger requests_answered_once")
@@ -233,7 +233,7 @@ async fn a_key_is_forgotten_after_a_day() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn nobody_writes_requests_but_the_functions() -> anyhow::Result<()> {
+async fn only_functions_write_requests() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     publish(&stage, &stage.acme, "k", &event("1")).send()?.expect(201)?;
     for role in ["postrider_app", "postrider_worker", "postrider_read"] {

@@ -1,4 +1,4 @@
-//! What is in doubt, and how a person settles it.
+//! Items in doubt, and how a person settles them.
 
 use postrider_store::{campaigns::send_jobs, postgres::wakeups};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use super::{
 use crate::{campaigns::execution::calls::finalize, sql::execute, world::PATIENCE};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_doubt_is_listed_and_settled_with_evidence() -> anyhow::Result<()> {
+async fn items_in_doubt_are_listed_and_settled_with_evidence() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     account(&stage, &stage.acme).await?;
     let (run, item) = doubt(&stage, &stage.acme, "spring").await?;
@@ -34,7 +34,7 @@ async fn what_is_in_doubt_is_listed_and_settled_with_evidence() -> anyhow::Resul
     let (mut hints, listening) =
         wakeups::listen(&stage.world.url("postrider_worker"), send_jobs::HINT_CHANNEL, cancelled.clone())?;
     let listener = tokio::spawn(listening);
-    // What was heard while it began to listen is not what is waited for.
+    // The test ignores a hint that arrived while the listener started.
     hints.changed().await?;
     hints.mark_unchanged();
 

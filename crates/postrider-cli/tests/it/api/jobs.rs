@@ -2,10 +2,10 @@
 
 mod answers;
 mod browsers;
+mod dead_letters;
 mod functions;
 mod health;
 mod invoking;
-mod letters;
 mod runs;
 mod schedules;
 
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Call, Reply, Stage, Tenant};
 
-/// What a run comes to: its result, or its error and whether another try may do.
+/// The end of a job run: its result, or its error and whether a retry is allowed.
 pub type End = Result<Value, (String, bool)>;
 
 /// A function of this name that does nothing, and more.

@@ -46,7 +46,7 @@ async fn good_lines_are_kept_and_bad_ones_reported() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_imported_is_said_and_nothing_is_stored() -> anyhow::Result<()> {
+async fn an_import_with_errors_names_them_and_stores_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let key = &stage.acme.operator;
     let send = |path: &str, kind: &str, body: &str| {
@@ -148,13 +148,13 @@ async fn an_upload_that_breaks_half_way_imports_nothing() -> anyhow::Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
+async fn a_long_import_delays_no_other_request() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let beta = stage.tenant("beta").await?;
     for tenant in [&stage.acme, &beta] {
         import(&stage, tenant, "last", "email\nlast@example.org\n")?.expect(200)?;
     }
-    // Somebody holds the lead that is on the last line of each file, so the imports come no further than that.
+    // Another transaction locks the lead on the last line of each file, so the imports stop there.
     let mut held = stage.admin.begin().await?;
     sqlx::query("select from execution.leads for update").execute(&mut *held).await?;
     let mut imports = Vec::new();
@@ -178,7 +178,7 @@ async fn imports_that_take_long_hold_up_nobody() -> anyhow::Result<()> {
         stage.get(&stage.acme.viewer, path)?.expect(200)?;
     }
     assert_eq!(Call::new(&stage.server.http_url, "GET", "/readyz").send()?.status, 200);
-    // What is stored is stored: whoever unsubscribes does not wait for the rest of the file.
+    // The imported leads are committed: an unsubscription does not wait for the rest of the file.
     let sql = "select id from execution.leads where email like '_-0@example.org' and tenant_id = $1";
     for tenant in [&stage.acme, &beta] {
         let lead: Option<uuid::Uuid> =

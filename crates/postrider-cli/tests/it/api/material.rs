@@ -1,4 +1,4 @@
-//! What campaigns are made of: accounts, lists, assets, runs and their items.
+//! Material of campaigns: accounts, lists, assets, runs and their items.
 
 use anyhow::Context;
 use postrider_model::ids::{CampaignId, RunId};
@@ -40,7 +40,7 @@ pub async fn account(stage: &Stage, tenant: &Tenant) -> anyhow::Result<()> {
     Ok(execute(&stage.admin, sql).await?)
 }
 
-/// What an e-mail says.
+/// The content of an e-mail.
 pub fn email_asset(name: &str) -> Value {
     json!({ "name": name, "channel": "email", "content": { "subject": "Hello", "text": "Number {{ number }}." } })
 }

@@ -196,7 +196,7 @@ async fn progress_is_reported_for_phases_that_others_do_and_never_touches_their_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_control_is_said() -> anyhow::Result<()> {
+async fn a_refused_control_names_its_reason() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = external(&stage, "wrong", &["only"])?;
     let other = stage.tenant("other").await?;

@@ -22,7 +22,7 @@ use crate::sql::{execute, number, texts};
 /// Rows of a page in these tests.
 const SIZE: i64 = 20;
 
-/// What this transaction has counted so far: tables read from end to end, and rows fetched.
+/// The counts of this transaction so far: tables read from end to end, and rows fetched.
 async fn counted(connection: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
     // There are few lists, and few doubts: reading all of them may be cheaper than an index.
     let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables \

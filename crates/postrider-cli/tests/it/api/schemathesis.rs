@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Stage, attacks::Things};
 use crate::campaigns::adapters::server::python;
 
-/// What it must know that the document cannot say.
+/// Facts that the OpenAPI document cannot express.
 const CONFIGURATION: &str = r#"
 # Streams do not end; so many messages are enough.
 max-stream-events = 3
@@ -64,7 +64,7 @@ generation.max-examples = 10
 checks.positive_data_acceptance.expected-statuses = ["2xx", "404", "429"]
 "#;
 
-/// What there is, so that requests are also about things that exist.
+/// Existing ids, so that some requests address existing resources.
 fn dictionaries(stage: &Stage, things: &Things) -> anyhow::Result<String> {
     // Keys that may be revoked; not the one that asks.
     let mut keys = Vec::new();
@@ -119,7 +119,7 @@ fn schemathesis(stage: &Stage, things: &Things, dictionaries: &str, args: &[&str
     let program = Path::new(&python()?).with_file_name("schemathesis");
     let home = tempfile::tempdir()?;
     let configuration = home.path().join("schemathesis.toml");
-    // Who asks, and another tenant, to whom nothing may be shown.
+    // The caller, and another tenant that must see none of its resources.
     let user = |name: &str, key: &str| json!({ "name": name, "fixedHeaders": [{ "name": "Authorization", "value": format!("Bearer {key}") }] });
     let users = json!({ "auth": [user("own", &things.tenant.admin), user("other", &stage.acme.admin)] });
     std::fs::write(home.path().join("users.json"), users.to_string())?;

@@ -58,7 +58,7 @@ async fn an_item_reserved_by_a_dead_worker_is_never_called_again() -> anyhow::Re
     eventually("all ten calls are under way", || async { Ok(keys(&sim)?.len() == 10) }).await?;
     dead.process.signal("KILL")?;
     drop(dead);
-    stage.nobody_works().await?;
+    stage.no_worker_runs().await?;
     stage.age_locks("6 minutes").await?;
 
     let _alive = worker(&world, "")?;
@@ -76,7 +76,7 @@ async fn an_item_reserved_by_a_dead_worker_is_never_called_again() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_unsubscribed_is_not_addressed_under_another_name_either() -> anyhow::Result<()> {
+async fn an_unsubscribed_person_gets_no_message_under_another_name() -> anyhow::Result<()> {
     let world = World::new().await?;
     let sim = Sim::start(&[])?;
     let stage = Stage::with_sim(&world, &sim, 5).await?;

@@ -32,14 +32,14 @@ enum End {
 }
 use End::{Called, Sent, Uncalled};
 
-/// What the two items may have become, and after how many attempts.
+/// The allowed ends of the two items, and the allowed numbers of attempts.
 type Allowed = ([End; 2], &'static [i64]);
 
 /// Where the first worker dies, what the items must have become, and how many attempts it took. A commit that was sent and not
 /// acknowledged has gone through or not.
 #[rustfmt::skip]
 const CASES: &[(&str, &[Allowed])] = &[
-    // What was not claimed or not reserved is sent by the next one.
+    // The next worker sends the items that were not claimed or not reserved.
     ("claim.before@1",             &[([Sent, Sent], &[1])]),
     ("claim.after_statement@1",    &[([Sent, Sent], &[1])]),
     ("claim.commit_sent@1",        &[([Sent, Sent], &[1, 2])]),
@@ -47,7 +47,7 @@ const CASES: &[(&str, &[Allowed])] = &[
     ("reserve.before@1",           &[([Sent, Sent], &[2])]),
     ("reserve.after_statement@1",  &[([Sent, Sent], &[2])]),
     ("reserve.commit_sent@1",      &[([Sent, Sent], &[2]), ([Uncalled, Sent], &[2])]),
-    // What was reserved is never called again.
+    // A reserved item is never called again.
     ("reserve.after_commit@1",     &[([Uncalled, Sent], &[2])]),
     ("call.before@1",              &[([Uncalled, Sent], &[2])]),
     ("call.after@1",               &[([Called, Sent], &[2])]),
@@ -149,7 +149,7 @@ async fn finish(
     run: Uuid,
     acted: &(dyn Fn(&str) -> anyhow::Result<usize> + Sync),
 ) -> anyhow::Result<([End; 2], i64)> {
-    stage.nobody_works().await?;
+    stage.no_worker_runs().await?;
     stage.age_locks("6 minutes").await?;
     // A worker that panicked may have had the time to say that its attempt failed.
     let failed = job(stage, run, "case status when 'failed' then attempts else 0 end").await?;
@@ -187,7 +187,7 @@ async fn job(stage: &Stage, run: Uuid, column: &str) -> anyhow::Result<String> {
     stage.ask(&format!("select ({column})::text from execution.job_queue where run_id = '{run}'")).await
 }
 
-/// How the two items stand, in the job's order. Whatever does not fit together is an error.
+/// How the two items stand, in the job's order. An inconsistent row is an error.
 async fn ends(
     stage: &Stage,
     run: Uuid,

@@ -1,4 +1,4 @@
-//! The three recovery scenarios of the document, with the provider's receipts, and what an operator does then; workers that
+//! The three recoveries of campaign execution (docs/contract.md), with the provider's receipts, and the operator's decisions; workers that
 //! are stopped and go on; connections that are lost in the middle.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use crate::{
     world::{Sim, World, eventually},
 };
 
-/// What the provider did, by its own book.
+/// The number of calls on which the provider acted, by its own receipts.
 pub fn acted(sim: &Sim) -> anyhow::Result<usize> {
     Ok(sim.receipts()?.iter().filter(|receipt| receipt["acted"] == true).count())
 }
@@ -66,7 +66,7 @@ mod scenarios {
         Ok(alive)
     }
 
-    /// What an operator says who has looked at the provider's own log.
+    /// The decision of an operator after a look at the provider's own log.
     async fn resolve(stage: &Stage, run: Uuid, as_what: &str, message_id: &str) -> anyhow::Result<()> {
         let sql = format!(
             "select execution.resolve_in_doubt(tenancy.current_tenant_id(), id, '{as_what}', nullif('{message_id}', ''), 'the provider''s log says so', 'an operator')
@@ -120,7 +120,7 @@ mod scenarios {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_lock_goes_to_the_next_worker_and_nobody_is_called_twice() -> anyhow::Result<()> {
+async fn a_stale_lock_goes_to_the_next_worker_and_no_item_is_called_twice() -> anyhow::Result<()> {
     let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=1", "--latency-ms", "20"])?);
     let stage = Stage::with_sim(&world, &sim, 100).await?;
     let run = stage.deploy_one("stale", "email").await?;
@@ -165,7 +165,7 @@ fn emails(sim: &Sim) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_to_a_stopped_worker_settles_its_row_and_nobody_calls_again() -> anyhow::Result<()> {
+async fn the_answer_to_a_stopped_worker_settles_its_row_and_no_worker_calls_again() -> anyhow::Result<()> {
     let (world, provider) = (World::new().await?, Patient::start()?);
     let stage = with_patience(&world, &provider, 1).await?;
     let run = stage.deploy_one("held up", "email").await?;
@@ -257,11 +257,11 @@ async fn connections_that_are_ended_in_the_middle_of_calls_cost_nothing() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stands_still_in_a_transaction_holds_up_nobody_elses_jobs() -> anyhow::Result<()> {
+async fn a_worker_that_hangs_in_a_transaction_blocks_no_other_send_job() -> anyhow::Result<()> {
     let (world, sim) = (World::new().await?, Sim::start(&[])?);
     let stage = Stage::with_sim(&world, &sim, 2).await?;
     let stuck = stage.deploy_one("stuck", "email").await?;
-    // What a worker has done that is stopped after it settled an item and before it committed.
+    // The work of a worker that is stopped after it settled an item and before it committed.
     execute(
         &stage.admin,
         "select from execution.tenants_with_due_jobs(10) as due,

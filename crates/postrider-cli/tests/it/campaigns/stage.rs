@@ -1,4 +1,4 @@
-//! What a campaign needs to run: a tenant with an account at the sim, a list of leads, content, phases.
+//! Fixtures of a campaign: a tenant with an account at the sim, a list of leads, content, phases.
 
 use std::collections::BTreeMap;
 
@@ -199,7 +199,7 @@ impl Stage {
     }
 
     /// Waits until the server has noticed that every worker is gone: a COMMIT may still be on its way.
-    pub async fn nobody_works(&self) -> anyhow::Result<()> {
+    pub async fn no_worker_runs(&self) -> anyhow::Result<()> {
         eventually("every worker's connection is gone", || async {
             let sql = "select count(*)::text from pg_stat_activity where datname = current_database() and usename = 'postrider_worker'";
             Ok(self.ask(sql).await? == "0")

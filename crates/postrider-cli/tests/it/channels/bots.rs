@@ -28,9 +28,9 @@ use crate::{
     world::{MASTER_KEY, PATIENCE, Process, Sim, World, eventually, postrider},
 };
 
-/// Who has a face at the sim.
+/// The vendors that the sim plays.
 pub const VENDORS: [Vendor; 3] = [Vendor::Slack, Vendor::Telegram, Vendor::Whatsapp];
-/// What the secrets of the accounts are made of.
+/// The mark in the secrets of the accounts.
 pub const MARK: &str = "proof";
 /// Looks often, so that what a test has changed by hand is soon seen.
 pub const OFTEN: &str = "poll_interval_seconds = 0.05\n";
@@ -89,7 +89,7 @@ impl Bots {
         Ok(bots)
     }
 
-    /// An account at a vendor, at this address. Who writes there is known.
+    /// An account at a vendor, at this address. Its sender is linked.
     async fn open(&mut self, vendor: Vendor, url: &str) -> anyhow::Result<()> {
         let (mut settings, secret) = vendor.account(MARK);
         settings["url"] = json!(url);
@@ -183,7 +183,7 @@ impl Bots {
         Ok(execute(&self.admin, sql).await?)
     }
 
-    /// What five minutes would do to the locks of dispatchers and to the time of executions.
+    /// Ages the locks of dispatchers and the leases of executions as five minutes would.
     pub async fn age(&self) -> anyhow::Result<()> {
         let sql = "update channels.channel_outbox set locked_at = locked_at - interval '5 minutes' where status = 'sending';
                    update channels.channel_messages set leased_until = leased_until - interval '5 minutes'
@@ -192,7 +192,7 @@ impl Bots {
     }
 
     /// Waits until the server has noticed that no dispatcher is there: a COMMIT may still be on its way.
-    pub async fn nobody_dispatches(&self) -> anyhow::Result<()> {
+    pub async fn no_dispatcher_runs(&self) -> anyhow::Result<()> {
         let sql = "select count(*) from pg_stat_activity
                     where datname = current_database() and usename = 'postrider_worker'
                       -- Who only serves HTTP listens for hints by this login, and dispatches nothing.
@@ -222,7 +222,7 @@ impl Bots {
         control(sim, "/callbacks/whatsapp", &json!([{ "url": url, "app_secret": format!("app-{MARK}") }]))
     }
 
-    /// What the log must have said about a reply, under this message.
+    /// The log line that must exist about a reply, with this message.
     pub fn told(&self, serving: &Serving, message: &str, row: &Row) -> anyhow::Result<Value> {
         let lines = serving.process.lines();
         let mut of_the_reply = lines.iter().filter(|line| line.contains(&row.id.to_string()));
@@ -329,7 +329,7 @@ pub fn strike(sim: &Sim, vendor: Vendor, fault: &str, times: u32) -> anyhow::Res
     )
 }
 
-/// What the sim received for message `n`, in order.
+/// The requests that the sim received for message `n`, in order.
 pub fn received(sim: &Sim, vendor: Vendor, n: u32) -> anyhow::Result<Vec<Value>> {
     let text = text(vendor, n);
     Ok(sim.receipts()?.into_iter().filter(|receipt| receipt["text"] == text).collect())
@@ -346,7 +346,7 @@ pub fn lookups(sim: &Sim) -> anyhow::Result<u64> {
     counts["lookups"].as_u64().with_context(|| counts.to_string())
 }
 
-/// What message `n` says, and so its echo: nothing else says the same.
+/// The text of message `n`, and so of its echo: no other message has this text.
 pub fn text(vendor: Vendor, n: u32) -> String {
     format!("{} says {n}.", vendor.name())
 }

@@ -2,12 +2,12 @@
 
 use uuid::Uuid;
 
-use super::rows::{Bot, NOTHING, RETRY, Room, Rows, SENT, claim, claim_on, reclaim, settle};
+use super::rows::{Bot, Capacity, NOTHING, RETRY, Rows, SENT, claim, claim_on, reclaim, settle};
 use crate::sql::{execute, refusal, texts};
 
 /// The ids of a claim of up to so many.
 async fn taken(rows: &Rows, limit: i32) -> Result<Vec<Uuid>, sqlx::Error> {
-    Ok(claim(&rows.worker, "w", &Room::of(limit)).await?.iter().map(|reply| reply.id).collect())
+    Ok(claim(&rows.worker, "w", &Capacity::of(limit)).await?.iter().map(|reply| reply.id).collect())
 }
 
 /// Moves the time of a reply.
@@ -20,7 +20,7 @@ async fn due(rows: &Rows, reply: Uuid, at: &str) -> Result<(), sqlx::Error> {
 async fn a_claim_takes_what_is_due_and_marks_it() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let reply = rows.reply(rows.own).await?;
-    let claimed = claim(&rows.worker, "w", &Room::of(10)).await?;
+    let claimed = claim(&rows.worker, "w", &Capacity::of(10)).await?;
     assert_eq!(claimed.len(), 1);
     assert_eq!((claimed[0].id, claimed[0].claims, claimed[0].attempt_count), (reply, 1, 0));
     assert!(!claimed[0].is_in_doubt);
@@ -31,7 +31,7 @@ async fn a_claim_takes_what_is_due_and_marks_it() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_claims_knows_what_to_send_and_which_account_it_was() -> anyhow::Result<()> {
+async fn a_claim_returns_the_message_and_its_account() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.reply(rows.own).await?;
     let Bot { tenant, account, .. } = rows.own;
@@ -83,7 +83,7 @@ async fn only_what_is_pending_and_due_is_claimed_and_the_longest_due_first() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_together_goes_by_its_id_and_a_claim_takes_as_many_as_it_may() -> anyhow::Result<()> {
+async fn replies_due_together_are_claimed_by_id_up_to_the_limit() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.fill(rows.own, 10, "next_attempt_at", "now() - interval '1 hour'").await?;
     let ids = "select id::text from channels.channel_outbox order by id";
@@ -98,11 +98,11 @@ async fn what_is_due_together_goes_by_its_id_and_a_claim_takes_as_many_as_it_may
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_somebody_else_holds_is_skipped_and_not_waited_for() -> anyhow::Result<()> {
+async fn a_row_locked_by_another_session_is_skipped() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let (first, second) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
     let mut other = rows.worker.begin().await?;
-    let theirs = claim_on(&mut other, "v", &Room::of(1)).await?;
+    let theirs = claim_on(&mut other, "v", &Capacity::of(1)).await?;
     assert_eq!(theirs[0].id, first);
     // Their claim is not committed, and ours comes at once.
     assert_eq!(taken(&rows, 10).await?, [second]);
@@ -116,7 +116,7 @@ async fn a_dispatcher_must_name_itself() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.reply(rows.own).await?;
     for name in ["", " "] {
-        assert_eq!(refusal(claim(&rows.worker, name, &Room::of(1)).await)?.code, "22023");
+        assert_eq!(refusal(claim(&rows.worker, name, &Capacity::of(1)).await)?.code, "22023");
     }
     let Bot { tenant, account, .. } = rows.own;
     for (of, worker, code) in [(format!("'{tenant}'"), "null", "22023"), ("null".to_owned(), "'w'", "22004")]
@@ -129,8 +129,7 @@ async fn a_dispatcher_must_name_itself() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dispatcher_held_for_too_long_is_pending_again_and_in_doubt_and_no_attempt_is_counted()
--> anyhow::Result<()> {
+async fn a_reply_with_a_stale_lock_is_pending_again_in_doubt_and_counts_no_attempt() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let (stale, fresh) = (rows.held(rows.own, "gone").await?, rows.held(rows.own, "there").await?);
     rows.age_lock(stale.id, "61 seconds").await?;
@@ -147,7 +146,7 @@ async fn what_a_dispatcher_held_for_too_long_is_pending_again_and_in_doubt_and_n
     );
     assert_eq!(reclaim(&rows.worker, "1 minute").await?, NOTHING);
 
-    let again = claim(&rows.worker, "heir", &Room::of(10)).await?;
+    let again = claim(&rows.worker, "heir", &Capacity::of(10)).await?;
     assert_eq!((again[0].id, again[0].claims, again[0].attempt_count), (stale.id, 2, 0));
     assert!(again[0].is_in_doubt, "what was being sent may have arrived");
     Ok(())
@@ -204,7 +203,7 @@ async fn a_claim_and_a_reclaim_touch_the_replies_of_their_tenant_alone() -> anyh
     assert_eq!(texts(&rows.worker, &claim).await?, [ours.to_string()]);
     assert_eq!(rows.look("status", "channel_outbox", theirs).await?, "pending");
 
-    let held = super::rows::claim(&rows.worker, "w", &Room::of(10)).await?;
+    let held = super::rows::claim(&rows.worker, "w", &Capacity::of(10)).await?;
     assert_eq!(held[0].id, theirs);
     rows.age_lock(ours, "3 minutes").await?;
     rows.age_lock(theirs, "2 minutes").await?;

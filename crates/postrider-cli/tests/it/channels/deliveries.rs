@@ -1,8 +1,8 @@
-//! What providers tell about replies without being asked.
+//! Delivery reports that providers send about replies.
 
 use uuid::Uuid;
 
-use super::rows::{Bot, Room, Rows, SENT, UNKNOWN, claim, settle};
+use super::rows::{Bot, Capacity, Rows, SENT, UNKNOWN, claim, settle};
 use crate::sql::refusal;
 
 /// A report in the tenant's context; true when the account has such a reply.
@@ -25,12 +25,12 @@ async fn report(
 const TOLD: &str = "concat_ws(', ', status, provider_message_id, delivery_status, delivery_status_at at time zone 'utc', delivery_error)";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_ends_the_doubt_for_whoever_claims_next_and_is_kept() -> anyhow::Result<()> {
+async fn a_proof_ends_the_doubt_for_the_next_claim_and_is_kept() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let held = rows.held(rows.own, "w").await?;
     settle(&rows.worker, "w", &[(&held, UNKNOWN)]).await?;
     assert!(report(&rows, rows.own, held.id, "queued", false, "'2030-01-01Z'").await?);
-    let again = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let again = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     assert_eq!(
         (again.is_in_doubt, again.provider_message_id.as_deref()),
         (true, None),
@@ -46,7 +46,7 @@ async fn a_proof_ends_the_doubt_for_whoever_claims_next_and_is_kept() -> anyhow:
         rows.look(TOLD, "channel_outbox", held.id).await?,
         "pending, theirs of sent, failed, 2030-01-04 00:00:00, 131047: too late"
     );
-    let proven = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let proven = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     assert_eq!(proven.provider_message_id.as_deref(), Some("theirs of sent"));
     Ok(())
 }

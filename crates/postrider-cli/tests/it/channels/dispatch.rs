@@ -18,7 +18,7 @@ use crate::{
     world::{Sim, eventually},
 };
 
-/// What fails comes again at once.
+/// A failed reply is due again at once.
 const SOON: &str = "poll_interval_seconds = 0.05\nbase_retry_seconds = 0.05\n";
 
 async fn stage(sim_args: &[&str]) -> anyhow::Result<(Sim, Bots)> {
@@ -34,7 +34,7 @@ async fn audited(bots: &Bots, reply: Uuid) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_vendor_took_is_sent_once_under_the_vendors_name() -> anyhow::Result<()> {
+async fn a_reply_that_the_vendor_accepted_is_sent_once_under_the_vendors_id() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let dispatcher = Serving::start(&bots.world, "dispatcher", OFTEN)?;
     for vendor in VENDORS {
@@ -127,7 +127,7 @@ async fn a_vendor_that_asks_for_patience_is_left_alone_for_so_long() -> anyhow::
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_never_gets_through_is_dead_after_its_attempts() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
-    // Nobody is there: provably nothing was sent.
+    // No server listens: provably nothing was sent.
     execute(
         &bots.admin,
         "update tenancy.provider_accounts set settings = settings || '{\"url\": \"http://127.0.0.1:1\"}' where provider = 'telegram'",
@@ -145,7 +145,7 @@ async fn a_reply_that_never_gets_through_is_dead_after_its_attempts() -> anyhow:
     let retried = retried.iter().filter(|line| line.contains("a reply failed and is tried again")).count();
     assert_eq!((retried, sim.receipts()?.len()), (2, 0));
 
-    // What the sim breaks off is in doubt, and is dead in the same way.
+    // A connection that the sim breaks puts the reply in doubt, and the reply is dead in the same way.
     strike(&sim, Vendor::Whatsapp, "fail", 10)?;
     let doubtful = bots.reply_with(Vendor::Whatsapp, 1, 2).await?;
     bots.until(doubtful, "it is in doubt", |row| row.is_in_doubt && row.status == "pending").await?;
@@ -175,7 +175,7 @@ async fn how_often_a_reply_may_be_tried_is_set_by_the_environment() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_have_arrived_is_in_doubt_and_comes_again() -> anyhow::Result<()> {
+async fn a_reply_that_may_have_arrived_is_in_doubt_and_is_retried() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let dispatcher = Serving::start(&bots.world, "dispatcher", SOON)?;
     for vendor in VENDORS {
@@ -213,7 +213,7 @@ async fn slack_is_asked_before_a_second_call_so_one_message_is_one() -> anyhow::
         assert_eq!(receipts[0]["message_id"].as_str(), row.provider_message_id.as_deref(), "{fault}");
         assert_eq!(lookups(&sim)?, u64::from(n), "{fault}");
     }
-    // Who cannot be asked at the moment is asked again, and not called.
+    // If the vendor cannot be asked at the moment, the dispatcher asks again and does not call.
     control(
         &sim,
         "/faults/rules",
@@ -224,7 +224,7 @@ async fn slack_is_asked_before_a_second_call_so_one_message_is_one() -> anyhow::
     let row = bots.ends(reply, "sent").await?;
     assert_eq!((row.attempt_count, row.claims), (2, 3), "{row:?}");
     assert_eq!(received(&sim, Vendor::Slack, 9)?.len(), 1);
-    // Who does not answer that either is called in the end: better twice than never.
+    // If the lookup never answers, the dispatcher calls in the end: a duplicate is better than no reply.
     control(
         &sim,
         "/faults/rules",
@@ -238,7 +238,7 @@ async fn slack_is_asked_before_a_second_call_so_one_message_is_one() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_whatsapp_tells_ends_a_doubt_without_a_second_call() -> anyhow::Result<()> {
+async fn a_report_of_whatsapp_ends_a_doubt_without_a_second_call() -> anyhow::Result<()> {
     let (sim, bots) = stage(&[]).await?;
     let server = Serving::start(&bots.world, "api,dispatcher", SOON)?;
     bots.report_to(&sim, &server.http_url)?;
@@ -260,7 +260,7 @@ async fn what_whatsapp_tells_ends_a_doubt_without_a_second_call() -> anyhow::Res
     assert_eq!(receipts[0]["message_id"].as_str(), row.provider_message_id.as_deref(), "{row:?}");
     assert_eq!(row.delivery_status.as_deref(), Some("delivered"));
 
-    // What went well is told of, too, and stays as it is.
+    // A delivery report about a sent reply is stored, and the reply stays sent.
     let reply = bots.reply(Vendor::Whatsapp, 2).await?;
     let row = bots
         .until(reply, "WhatsApp tells of it", |row| row.delivery_status.as_deref() == Some("delivered"))

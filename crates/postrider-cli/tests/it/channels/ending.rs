@@ -79,7 +79,7 @@ async fn a_finished_message_is_executed_and_its_reply_goes_back_where_it_came_fr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_has_one_reply_whoever_enqueues_it() -> anyhow::Result<()> {
+async fn a_message_has_one_reply_for_any_number_of_writers() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let reply = rows.reply(rows.own).await?;
     let again = format!(
@@ -146,7 +146,7 @@ async fn a_message_that_the_sentinel_denies_has_no_reply() -> anyhow::Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_process_left_is_taken_up_when_its_time_is_over_and_not_before() -> anyhow::Result<()> {
+async fn a_dead_process_message_is_claimed_after_its_lease_and_not_before() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let mut messages = Vec::new();
     for name in ["one", "two", "three", "four"] {
@@ -210,7 +210,7 @@ async fn a_message_that_fails_is_executed_again_after_ever_longer_pauses_and_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_takes_a_message_up_knows_everything_about_it() -> anyhow::Result<()> {
+async fn a_claim_of_an_unfinished_message_returns_all_of_it() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let message = rows.receive(rows.own, "one").await?;
     rows.end_lease(message.message_id).await?;
@@ -231,7 +231,7 @@ async fn whoever_takes_a_message_up_knows_everything_about_it() -> anyhow::Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lost_the_right_meanwhile_is_denied_and_who_has_no_executor_waits() -> anyhow::Result<()> {
+async fn a_sender_that_lost_its_role_is_denied_and_a_message_without_executor_waits() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
     let (ours, theirs) = (rows.receive(rows.own, "one").await?, rows.receive(other, "one").await?);
@@ -318,7 +318,7 @@ async fn a_kept_reply_that_the_outbox_refuses_is_not_in_the_way_of_the_others() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_taken_up_again_when_somebody_says_so() -> anyhow::Result<()> {
+async fn a_failed_message_is_executed_again_on_request() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let other = Bot::create(&rows.admin, "other").await?;
     let received = rows.receive(rows.own, "one").await?;

@@ -1,4 +1,4 @@
-//! What was written stays as it was written, and what is on its way stays at all; even against the superuser.
+//! Stored messages and replies never change, and unfinished ones cannot be removed, not even by the superuser.
 
 use super::rows::Rows;
 use crate::sql::{execute, number, refusal, texts};
@@ -43,7 +43,7 @@ const CHANGING: &[(&str, &[&str])] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_wrote_and_what_was_answered_never_changes() -> anyhow::Result<()> {
+async fn a_message_and_its_reply_never_change() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.reply(rows.own).await?;
     for (table, changing) in CHANGING {
@@ -87,7 +87,7 @@ async fn nothing_can_be_emptied() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_on_its_way_cannot_be_removed_nor_its_message() -> anyhow::Result<()> {
+async fn an_unfinished_reply_and_its_message_cannot_be_removed() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let (pending, sending) = (rows.reply(rows.own).await?, rows.reply(rows.own).await?);
     let hold = format!(

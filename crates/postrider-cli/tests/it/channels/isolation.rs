@@ -10,7 +10,7 @@ use crate::{
 
 const TABLES: [&str; 4] = ["channel_outbox", "channel_messages", "channel_links", "channel_executors"];
 
-/// What is set, and the tenant whose rows are seen then.
+/// The settings of a transaction, and the tenant whose rows are visible then.
 type Context<'a> = (Vec<(&'a str, &'a str)>, Option<&'a str>);
 
 /// Two tenants with a reply each, and so with a row in each table.
@@ -23,8 +23,7 @@ async fn two_bots(rows: &Rows) -> anyhow::Result<[Bot; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_without_one() -> anyhow::Result<()>
-{
+async fn chat_tables_show_a_tenant_its_own_rows_and_none_without_a_tenant() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let [own, other] = two_bots(&rows).await?.map(|bot| bot.tenant.to_string());
     let (id, alias) = ("app.current_tenant_id", "app.current_tenant");
@@ -47,7 +46,7 @@ async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_with
                 for (name, value) in settings {
                     execute(&mut *transaction, format!("set local {name} = '{value}'")).await?;
                 }
-                // What the server signs is the one tenant that the settings name.
+                // The server's signature covers the one tenant that the settings name.
                 let signed = visible.map_or(Uuid::nil(), |visible| visible.parse().unwrap());
                 let sign = format!("set local app.tenant_signature = '{}'", signature(signed));
                 execute(&mut *transaction, sign).await?;
@@ -68,7 +67,7 @@ async fn the_outbox_and_all_of_chat_show_a_tenant_its_own_rows_and_nobody_s_with
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_who_serves_can_insert_update_or_delete_even_in_the_own_tenant() -> anyhow::Result<()> {
+async fn the_api_and_workers_cannot_write_chat_tables_even_in_the_own_tenant() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     two_bots(&rows).await?;
     let before = texts(&rows.admin, everything()).await?;
@@ -127,7 +126,7 @@ async fn the_secret_of_an_executor_is_given_to_who_executes_for_the_tenant_and_n
         )
     };
     assert_eq!(rows.ask::<String>(rows.own, secret(rows.own.tenant)).await?, "sealed");
-    // What another tenant has for all its accounts, and nothing of this one's.
+    // The other tenant gets the secret of its executor for all accounts, and nothing of this tenant's.
     assert_eq!(rows.ask::<String>(other, secret(other.tenant)).await?, "none");
     assert_eq!(refusal(rows.ask::<String>(other, secret(rows.own.tenant)).await)?.code, "42501");
     assert_eq!(refusal(texts(&rows.app, secret(rows.own.tenant)).await)?.code, "42501");
@@ -154,11 +153,11 @@ async fn a_message_cannot_be_received_at_the_account_of_another_tenant() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dispatcher_sends_for_every_tenant_and_sees_nobody_s_table() -> anyhow::Result<()> {
+async fn a_dispatcher_sends_for_every_tenant_and_reads_no_table() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let bots = two_bots(&rows).await?;
     assert_eq!(texts(&rows.worker, "select id::text from channels.channel_outbox").await?, [""; 0]);
-    let mut claimed: Vec<Uuid> = claim(&rows.worker, "w", &super::rows::Room::of(10))
+    let mut claimed: Vec<Uuid> = claim(&rows.worker, "w", &super::rows::Capacity::of(10))
         .await?
         .iter()
         .map(|reply| reply.account_id)

@@ -4,10 +4,10 @@
 use sqlx::{AssertSqlSafe, PgConnection};
 use uuid::Uuid;
 
-use super::rows::{Bot, Claimed, Room, Rows, SENT, UNKNOWN, claim_on, finish, receive, settle};
+use super::rows::{Bot, Capacity, Claimed, Rows, SENT, UNKNOWN, claim_on, finish, receive, settle};
 use crate::sql::{acting_as, execute, number, texts};
 
-/// What this session has counted so far: whole tables read, and rows fetched through indexes.
+/// The counts of this session so far: whole tables read, and rows fetched through indexes.
 async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
     let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables \
                   where schemaname = 'channels' and relname in ('channel_messages', 'channel_outbox') order by 1";
@@ -63,8 +63,8 @@ impl Life<'_> {
         before = counted(&mut *self.client).await?;
         self.begin("postrider_worker").await?;
         // Each account gives one, and each is found by one look.
-        let room = Room { limit: 10, per_account: 1, accounts: vec![], after: None };
-        let claimed = claim_on(&mut *self.client, "w", &room).await?;
+        let capacity = Capacity { limit: 10, per_account: 1, accounts: vec![], after: None };
+        let claimed = claim_on(&mut *self.client, "w", &capacity).await?;
         anyhow::ensure!(claimed.len() == 1 + usize::try_from(due_of_others)?, "{claimed:?}");
         self.looked("claiming", before, 8 * i64::from(1 + due_of_others)).await?;
         let held = claimed.iter().find(|reply| reply.account_id == bot.account).unwrap().clone();
@@ -95,7 +95,7 @@ impl Life<'_> {
         self.looked("reporting", before, 4).await
     }
 
-    /// What is done every few seconds, and finds nothing.
+    /// The statements that run every few seconds and find nothing.
     async fn sweep(&mut self) -> anyhow::Result<()> {
         let tenant = self.bot.tenant;
         for sweep in [
@@ -218,8 +218,8 @@ async fn a_backlog_that_is_older_is_not_read_for_another_account_of_the_same_ten
     for _ in 0..8 {
         execute(&mut *session, "begin").await?;
         let (_, before) = counted(&mut session).await?;
-        let room = Room { limit: 40, per_account: 20, accounts: vec![], after: None };
-        assert_eq!(claim_on(&mut session, "w", &room).await?.len(), 40);
+        let capacity = Capacity { limit: 40, per_account: 20, accounts: vec![], after: None };
+        assert_eq!(claim_on(&mut session, "w", &capacity).await?.len(), 40);
         let fetched = counted(&mut session).await?.1 - before;
         assert!(fetched <= 2 * 40 + 10, "{fetched} rows were read for 40");
         execute(&mut *session, "rollback").await?;

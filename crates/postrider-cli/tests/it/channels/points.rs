@@ -30,8 +30,8 @@ const RECEIVING: &[(&str, i64)] = &[
 type Ends = [(Vendor, i32, usize); 3];
 
 /// Where the dispatcher dies, and what follows for each vendor. Only between the call and the commit of what became of it is there
-/// anything to be called twice: Slack is asked, WhatsApp tells, and Telegram can do neither. What may have been sent and was not
-/// is claimed once more where the vendor is given time to tell.
+/// anything to be called twice: Slack is asked, WhatsApp tells, and Telegram can do neither. A reply that may have been sent and was not is
+/// claimed once more where the vendor has time to report.
 const REPLYING: &[(&str, Ends)] = &[
     ("reply.before_claim", [(Slack, 1, 1), (Telegram, 1, 1), (Whatsapp, 1, 1)]),
     ("reply.claimed", [(Slack, 1, 1), (Telegram, 1, 1), (Whatsapp, 1, 1)]),
@@ -48,7 +48,7 @@ async fn reply_of(bots: &Bots) -> anyhow::Result<Uuid> {
     Ok(sqlx::query_scalar("select id from channels.channel_outbox").fetch_one(&bots.admin).await?)
 }
 
-/// What must be true in the end, whoever died.
+/// Invariants at the end, after the death of any process.
 async fn check(bots: &Bots) -> anyhow::Result<()> {
     let message =
         "select count(*) from channels.channel_messages where status = 'executed' and leased_until is null";
@@ -149,7 +149,7 @@ async fn dispatcher_dies(
     let reply = bots.reply(vendor, 1).await?;
     let (mut victim, _config) = launch(&bots.world, "dispatcher", OFTEN, &by.environment(point))?;
     by.ended(&mut victim)?;
-    bots.nobody_dispatches().await?;
+    bots.no_dispatcher_runs().await?;
     let called = acted(&sim, vendor, 1)?;
     if ear.is_some() && called > 0 {
         bots.until(reply, "WhatsApp tells", |row| row.delivery_status.as_deref() == Some("delivered"))

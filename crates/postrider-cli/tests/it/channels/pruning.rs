@@ -21,7 +21,7 @@ async fn census(rows: &Rows) -> anyhow::Result<(i64, i64)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_over_and_old_goes_and_what_is_on_its_way_stays_however_old() -> anyhow::Result<()> {
+async fn old_finished_rows_are_pruned_and_unfinished_ones_stay_at_any_age() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     // All of these messages are two hours old.
     for (columns, values) in [
@@ -71,7 +71,7 @@ async fn what_is_over_and_old_goes_and_what_is_on_its_way_stays_however_old() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prune_removes_the_oldest_as_many_as_it_may_and_skips_what_somebody_holds() -> anyhow::Result<()> {
+async fn a_prune_removes_the_oldest_rows_up_to_its_limit_and_skips_locked_ones() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     rows.fill(rows.own, 5, "status, updated_at", "'dead', now() - interval '1 hour'").await?;
     let mut transaction = rows.admin.begin().await?;

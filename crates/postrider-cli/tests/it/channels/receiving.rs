@@ -119,7 +119,7 @@ async fn require(rows: &Rows, account: Option<Uuid>, role: &str) -> anyhow::Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_linked_or_may_not_is_denied_for_good() -> anyhow::Result<()> {
+async fn a_sender_without_link_or_role_is_denied_for_good() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let stranger = rows.receive_from(rows.own, "bob", "from a stranger").await?;
     assert_eq!((stranger.verdict.as_str(), stranger.user_id), ("denied", None));
@@ -136,7 +136,7 @@ async fn who_is_not_linked_or_may_not_is_denied_for_good() -> anyhow::Result<()>
         rows.look(why, "channel_messages", operator.message_id).await?,
         "denied_rbac: Ann is operator, and it takes admin: 0"
     );
-    // Whatever is changed later: denied is denied.
+    // A later change of the link does not change a denied message.
     require(&rows, None, "viewer").await?;
     for (sender, name) in [("bob", "from a stranger"), ("ann", "from an operator")] {
         let link = format!(

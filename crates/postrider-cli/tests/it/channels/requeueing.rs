@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::rows::{Bot, DEAD, NOTHING, RETRY, Room, Rows, SENT, Verdict, claim, settle};
+use super::rows::{Bot, Capacity, DEAD, NOTHING, RETRY, Rows, SENT, Verdict, claim, settle};
 use crate::sql::{execute, number, refusal, texts};
 
 /// Filters, and which of the dead replies they leave.
@@ -51,7 +51,7 @@ async fn a_dead_reply_is_pending_again_with_all_its_attempts_and_audited() -> an
         ["reply.dead by w refused", "reply.requeued by me"]
     );
     for attempt in 1..=5 {
-        let held = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
         let expected = if attempt < 5 { "pending" } else { "dead" };
         assert_eq!(settle(&rows.worker, "w", &[(&held, RETRY)]).await?, [expected]);
     }
@@ -184,7 +184,7 @@ async fn a_late_result_of_before_does_not_end_what_was_queued_again() -> anyhow:
     let held = rows.held(rows.own, "w").await?;
     settle(&rows.worker, "w", &[(&held, DEAD)]).await?;
     assert_eq!(requeue(&rows, rows.own, &[]).await?, [held.id]);
-    let again = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let again = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     let before = rows.reply_row(held.id).await?;
     assert_eq!(
         settle(&rows.worker, "w", &[(&held, Verdict { message_id: Some("late"), ..SENT })]).await?,

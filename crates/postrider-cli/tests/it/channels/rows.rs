@@ -29,7 +29,7 @@ pub struct Bot {
     pub account: Uuid,
 }
 
-/// What receive_message and claim_unfinished_messages say.
+/// The result of receive_message and claim_unfinished_messages.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Received {
     pub message_id: Uuid,
@@ -52,23 +52,23 @@ pub struct Claimed {
     pub provider_message_id: Option<String>,
 }
 
-/// What a dispatcher has room for.
+/// The capacity of a dispatcher.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct Capacity {
     pub limit: i32,
     pub per_account: i32,
     pub accounts: Vec<(Bot, i32)>,
     pub after: Option<Bot>,
 }
 
-impl Room {
+impl Capacity {
     /// For so many, from whomever they are.
     pub fn of(limit: i32) -> Self {
         Self { limit, per_account: limit, accounts: Vec::new(), after: None }
     }
 }
 
-/// What became of an attempt: `settle_replies` is told so.
+/// The result of an attempt, as `settle_replies` takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
     pub word: &'static str,
@@ -173,7 +173,7 @@ impl Rows {
     /// A reply that this worker holds.
     pub async fn held(&self, bot: Bot, worker: &str) -> anyhow::Result<Claimed> {
         let id = self.reply(bot).await?;
-        let mut claimed = claim(&self.worker, worker, &Room::of(10)).await?;
+        let mut claimed = claim(&self.worker, worker, &Capacity::of(10)).await?;
         anyhow::ensure!(claimed.len() == 1 && claimed[0].id == id, "the claim took {claimed:?}");
         Ok(claimed.remove(0))
     }
@@ -185,7 +185,7 @@ impl Rows {
         Ok(held.id)
     }
 
-    /// Many replies in this state, made as only a superuser can. What they need beside: columns, and their values.
+    /// Many replies in this state, made as only a superuser can. `more` has further columns and their values.
     pub async fn fill(
         &self,
         bot: Bot,
@@ -233,7 +233,7 @@ impl Rows {
         self.look("to_jsonb(channel_outbox)", "channel_outbox", id).await
     }
 
-    /// What the audit log says about something, in order.
+    /// The audit log of a subject, in order.
     pub async fn log_of(&self, subject: String) -> Result<Vec<String>, sqlx::Error> {
         let sql = format!(
             "select concat_ws(' ', action, 'by', actor, note) from tenancy.audit_log where subject = '{subject}' order by id"
@@ -321,38 +321,39 @@ pub fn finish(bot: Bot, message: Uuid, execution: i32) -> String {
     )
 }
 
-/// Claims replies as a dispatcher does: chooses accounts, then claims tenant by tenant until there is no room left.
-pub async fn claim(client: &PgPool, worker: &str, room: &Room) -> Result<Vec<Claimed>, sqlx::Error> {
-    claim_on(&mut *client.acquire().await?, worker, room).await
+/// Claims replies as a dispatcher does: chooses accounts, then claims tenant by tenant until there is no capacity left.
+pub async fn claim(client: &PgPool, worker: &str, capacity: &Capacity) -> Result<Vec<Claimed>, sqlx::Error> {
+    claim_on(&mut *client.acquire().await?, worker, capacity).await
 }
 
 /// The same in the caller's session.
 pub async fn claim_on(
     client: &mut PgConnection,
     worker: &str,
-    room: &Room,
+    capacity: &Capacity,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    let full: Vec<Bot> = room.accounts.iter().filter(|(_, room)| *room < 1).map(|(bot, _)| *bot).collect();
+    let full: Vec<Bot> =
+        capacity.accounts.iter().filter(|(_, capacity)| *capacity < 1).map(|(bot, _)| *bot).collect();
     let chosen: Vec<(Uuid, Uuid)> =
         sqlx::query_as("select * from channels.accounts_with_due_replies($1, $2, $3, $4, $5)")
-            .bind(room.limit)
+            .bind(capacity.limit)
             .bind(full.iter().map(|bot| bot.tenant).collect::<Vec<_>>())
             .bind(full.iter().map(|bot| bot.account).collect::<Vec<_>>())
-            .bind(room.after.map(|bot| bot.tenant))
-            .bind(room.after.map(|bot| bot.account))
+            .bind(capacity.after.map(|bot| bot.tenant))
+            .bind(capacity.after.map(|bot| bot.account))
             .fetch_all(&mut *client)
             .await?;
     let mut claimed: Vec<Claimed> = Vec::new();
     for of_tenant in chosen.chunk_by(|(one, _), (next, _)| one == next) {
-        let left = room.limit - i32::try_from(claimed.len()).unwrap_or(i32::MAX);
+        let left = capacity.limit - i32::try_from(claimed.len()).unwrap_or(i32::MAX);
         if left < 1 {
             break;
         }
         let accounts: Vec<Uuid> = of_tenant.iter().map(|(_, account)| *account).collect();
         let capacities: Vec<i32> = accounts
             .iter()
-            .map(|account| room.accounts.iter().find(|(bot, _)| bot.account == *account))
-            .map(|given| given.map_or(room.per_account, |(_, room)| *room))
+            .map(|account| capacity.accounts.iter().find(|(bot, _)| bot.account == *account))
+            .map(|given| given.map_or(capacity.per_account, |(_, capacity)| *capacity))
             .collect();
         let more: Vec<Claimed> = sqlx::query_as(
             "select $1 as tenant_id, id, account_id, attempt_count, claims, in_doubt_since is not null as is_in_doubt,

@@ -1,6 +1,8 @@
-//! What became of an attempt: sent, tried again, dead or given back, each under its claim.
+//! Results of attempts: sent, to be retried, dead or released, each under its claim.
 
-use super::rows::{Bot, DEAD, RELEASE, RETRY, Room, Rows, SENT, UNKNOWN, Verdict, claim, reclaim, settle};
+use super::rows::{
+    Bot, Capacity, DEAD, RELEASE, RETRY, Rows, SENT, UNKNOWN, Verdict, claim, reclaim, settle,
+};
 use crate::sql::{execute, texts};
 
 const STANDING: &str =
@@ -44,7 +46,7 @@ async fn a_pause_begins_when_it_is_settled_and_is_waited_for() -> anyhow::Result
         );
         assert_eq!(texts(&mut *transaction, pause).await?, ["00:01:30"]);
         transaction.commit().await?;
-        assert_eq!(claim(&rows.worker, "w", &Room::of(10)).await?, []);
+        assert_eq!(claim(&rows.worker, "w", &Capacity::of(10)).await?, []);
     }
     Ok(())
 }
@@ -54,17 +56,17 @@ async fn a_reply_that_failed_as_often_as_it_may_is_dead_and_audited() -> anyhow:
     let rows = Rows::new().await?;
     let reply = rows.reply(rows.own).await?;
     for failures in 1..=5 {
-        let held = claim(&rows.worker, "w", &Room::of(10)).await?.remove(0);
+        let held = claim(&rows.worker, "w", &Capacity::of(10)).await?.remove(0);
         assert_eq!((held.claims, held.attempt_count), (failures, failures - 1));
-        // What was not tried does not count, however often.
+        // A claim without a call counts no attempt, however often it happens.
         assert_eq!(settle(&rows.worker, "w", &[(&held, RELEASE)]).await?, ["pending"]);
         execute(&rows.admin, "update channels.channel_outbox set claims = claims - 1").await?;
-        let held = claim(&rows.worker, "w", &Room::of(10)).await?.remove(0);
+        let held = claim(&rows.worker, "w", &Capacity::of(10)).await?.remove(0);
         let expected = if failures < 5 { "pending" } else { "dead" };
         assert_eq!(settle(&rows.worker, "w", &[(&held, RETRY)]).await?, [expected], "{failures}");
     }
     assert_eq!(rows.look(STANDING, "channel_outbox", reply).await?, "dead 5 it failed f f");
-    assert_eq!(claim(&rows.worker, "w", &Room::of(10)).await?, []);
+    assert_eq!(claim(&rows.worker, "w", &Capacity::of(10)).await?, []);
     assert_eq!(rows.log_of(format!("reply:{reply}")).await?, ["reply.dead by w it failed"]);
     Ok(())
 }
@@ -75,7 +77,7 @@ async fn a_doubt_stays_until_the_reply_is_sent() -> anyhow::Result<()> {
     let reply = rows.reply(rows.own).await?;
     for (verdict, doubted) in [(RETRY, false), (UNKNOWN, true), (RETRY, true), (RELEASE, true), (SENT, false)]
     {
-        let held = claim(&rows.worker, "w", &Room::of(10)).await?.remove(0);
+        let held = claim(&rows.worker, "w", &Capacity::of(10)).await?.remove(0);
         settle(&rows.worker, "w", &[(&held, verdict)]).await?;
         let is_in_doubt = rows.look("in_doubt_since is not null", "channel_outbox", reply).await?;
         assert_eq!(is_in_doubt, doubted.to_string(), "{verdict:?}");
@@ -107,7 +109,7 @@ async fn a_result_by_another_worker_or_under_another_claim_changes_nothing() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_result_changes_nothing_whoever_has_the_reply_now() -> anyhow::Result<()> {
+async fn a_late_result_changes_nothing_for_any_present_holder() -> anyhow::Result<()> {
     for heir in ["v", "w"] {
         let rows = Rows::new().await?;
         let late = rows.held(rows.own, "w").await?;
@@ -127,7 +129,7 @@ async fn a_late_result_changes_nothing_whoever_has_the_reply_now() -> anyhow::Re
         };
         refuse_all("it is pending").await?;
         // The heir may be the same worker: it is another claim.
-        let held = claim(&rows.worker, heir, &Room::of(1)).await?.remove(0);
+        let held = claim(&rows.worker, heir, &Capacity::of(1)).await?.remove(0);
         refuse_all("it is claimed again").await?;
         assert_eq!(settle(&rows.worker, heir, &[(&held, SENT)]).await?, ["sent"]);
         refuse_all("it is sent").await?;
@@ -136,7 +138,7 @@ async fn a_late_result_changes_nothing_whoever_has_the_reply_now() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_stays_sent_and_a_result_told_twice_is_told_once() -> anyhow::Result<()> {
+async fn a_sent_reply_stays_sent_and_a_repeated_result_counts_once() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     let held = rows.held(rows.own, "w").await?;
     assert_eq!(settle(&rows.worker, "w", &[(&held, SENT)]).await?, ["sent"]);
@@ -161,7 +163,7 @@ async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()
     for bot in [rows.own, other] {
         rows.fill_due(bot, 3).await?;
     }
-    let held = claim(&rows.worker, "w", &Room::of(6)).await?;
+    let held = claim(&rows.worker, "w", &Capacity::of(6)).await?;
     let lost = held[3].id;
     rows.age_lock(lost, "1 hour").await?;
     assert_eq!(reclaim(&rows.worker, "1 minute").await?, [lost]);
@@ -178,7 +180,7 @@ async fn many_are_settled_at_once_each_by_its_own_verdict() -> anyhow::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_known_to_have_arrived_is_sent_however_its_attempt_ended() -> anyhow::Result<()> {
+async fn a_reply_known_to_have_arrived_is_sent_after_any_end_of_its_attempt() -> anyhow::Result<()> {
     let rows = Rows::new().await?;
     for (verdict, answer) in [(RETRY, "sent"), (UNKNOWN, "sent"), (DEAD, "sent"), (RELEASE, "pending")] {
         let held = rows.held(rows.own, "w").await?;
@@ -193,7 +195,7 @@ async fn what_is_known_to_have_arrived_is_sent_however_its_attempt_ended() -> an
         assert_eq!(rows.log_of(format!("reply:{}", held.id)).await?, [""; 0]);
     }
     // The one that was given back says so to the next who claims it.
-    let held = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     assert_eq!(held.provider_message_id.as_deref(), Some("proof"));
     Ok(())
 }
@@ -205,7 +207,7 @@ async fn a_long_story_is_cut_and_a_reply_keeps_its_last_error() -> anyhow::Resul
     let long: &'static str = Box::leak("x".repeat(5_000).into_boxed_str());
     settle(&rows.worker, "w", &[(&held, Verdict { error: Some(long), ..RETRY })]).await?;
     assert_eq!(rows.look("length(last_error)", "channel_outbox", held.id).await?, "1000");
-    let held = claim(&rows.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&rows.worker, "w", &Capacity::of(1)).await?.remove(0);
     settle(&rows.worker, "w", &[(&held, Verdict { message_id: Some(long), ..SENT })]).await?;
     let row = "concat_ws(' ', length(last_error), length(provider_message_id))";
     assert_eq!(rows.look(row, "channel_outbox", held.id).await?, "1000 512");

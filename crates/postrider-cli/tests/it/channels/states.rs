@@ -101,7 +101,7 @@ fn replies(bot: Bot, message: Uuid) -> Machine<ReplyStatus> {
     }
 }
 
-/// Everything in which the database and the model differ. What stays in its state changes nothing.
+/// Everything in which the database and the model differ. A row that stays in its state changes nothing.
 async fn all_disagreements(rows: &Rows, answered: Uuid) -> anyhow::Result<Vec<String>> {
     let may = |from, to| from == to || MESSAGE_MACHINE.contains(&(from, to));
     let mut wrong = disagreements(&rows.admin, &messages(rows.own), may).await?;

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use tokio::{sync::Barrier, task::JoinSet};
 use uuid::Uuid;
 
-use super::rows::{Bot, Room, Rows, SENT, acting_for, claim, claim_on, finish, receive, reclaim, settle};
+use super::rows::{Bot, Capacity, Rows, SENT, acting_for, claim, claim_on, finish, receive, reclaim, settle};
 use crate::sql::number;
 
 const WORKERS: usize = 32;
@@ -37,8 +37,8 @@ async fn concurrent_workers_do_not_claim_the_same_row_twice() -> anyhow::Result<
             let mut taken = Vec::new();
             let mut after = None;
             loop {
-                let room = Room { limit: 25, per_account: 20, accounts: Vec::new(), after };
-                let claimed = claim_on(&mut client, &format!("worker {at}"), &room).await?;
+                let capacity = Capacity { limit: 25, per_account: 20, accounts: Vec::new(), after };
+                let claimed = claim_on(&mut client, &format!("worker {at}"), &capacity).await?;
                 taken.extend(claimed.iter().map(|reply| reply.id));
                 after = Some(other);
                 let left = "select count(*) from channels.channel_outbox where status = 'pending'";
@@ -75,7 +75,7 @@ async fn each_reply_is_sent_by_one_worker_although_others_take_it_away() -> anyh
             let mut sent = Vec::new();
             while number(&admin, left).await? > 0 {
                 let name = format!("worker {}", at % 4);
-                let held = claim(&worker, &name, &Room::of(10)).await?;
+                let held = claim(&worker, &name, &Capacity::of(10)).await?;
                 if at % 2 == 0 {
                     reclaim(&worker, "0").await?;
                 }
@@ -189,7 +189,7 @@ async fn of_many_who_take_up_finish_and_enqueue_each_message_has_one() -> anyhow
         finished += ended;
         unique.extend(taken);
     }
-    // Whoever found everything held by others left early; what was taken was taken once.
+    // A claimer that found every row locked returned early; each row was claimed once.
     assert_eq!((all, finished), (unique.len(), unique.len()));
     assert_eq!(unique.len(), MESSAGES);
     let replies = "select count(distinct channel_message_id) from channels.channel_outbox";

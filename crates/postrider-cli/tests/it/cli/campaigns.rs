@@ -48,7 +48,7 @@ async fn a_campaign_is_created_deployed_done_and_verified() -> anyhow::Result<()
     let deployed = succeeded(stage.run(&["campaign", "deploy", "spring", "--job-size", "2"])?)?;
     assert_snapshot!(redacted(&deployed.stdout), @"[id]");
     assert_snapshot!(deployed.stderr, @r"
-    deployed phase `mail` of `spring`: 3 items in 2 jobs
+    deployed phase `mail` of `spring`: 3 items in 2 send jobs
     `postrider campaign watch spring --tenant acme` shows its progress
     ");
     let again = succeeded(stage.run(&["campaign", "deploy", "spring", "--phase", "mail"])?)?;
@@ -305,7 +305,7 @@ async fn verification_leads_with_the_counts_and_its_exit_code_tells_failures_apa
 }
 
 #[tokio::test]
-async fn what_a_retry_has_sent_no_longer_counts_as_failed() -> anyhow::Result<()> {
+async fn items_that_a_retry_has_sent_no_longer_count_as_failed() -> anyhow::Result<()> {
     let (stage, worker) = three_jobs().await?;
     for status in ["failed", "failed", "sent"] {
         worker.finish_one(status, "x").await?;
@@ -351,7 +351,7 @@ async fn watching_says_what_a_phase_waits_for_and_until_when() -> anyhow::Result
         for what in ["spring", &run_id] {
             let watching = Process::start(&mut stage.command(&["campaign", "watch", what]))?;
             let line = watching.wait_for_line(&format!("Z: {sentence}"))?;
-            assert!(line.starts_with("mail: ") && line.contains("2 jobs wait until "), "{line}");
+            assert!(line.starts_with("mail: ") && line.contains("2 send jobs wait until "), "{line}");
             let off = until(&line)?.duration_since(began + two_hours);
             assert!(off.abs() < jiff::SignedDuration::from_secs(120), "{line}");
         }
@@ -386,7 +386,7 @@ async fn a_phase_deployed_many_times_at_once_has_one_run() -> anyhow::Result<()>
     for deployment in deployments {
         let output = deployment.wait_with_output()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        new += usize::from(String::from_utf8_lossy(&output.stderr).contains("20 items in 1 job"));
+        new += usize::from(String::from_utf8_lossy(&output.stderr).contains("20 items in 1 send job"));
         runs.insert(String::from_utf8(output.stdout)?);
     }
     assert_eq!((runs.len(), new), (1, 1));
@@ -515,7 +515,7 @@ async fn people_who_share_an_address_are_addressed_once_and_the_deployment_says_
     succeeded(stage.create(&SPRING.replace("\"customers\"", "\"twins\""))?)?;
     let deployed = succeeded(stage.run(&["campaign", "deploy", "spring"])?)?;
     assert_snapshot!(deployed.stderr, @r"
-    deployed phase `mail` of `spring`: 2 items in 1 job
+    deployed phase `mail` of `spring`: 2 items in 1 send job
     1 lead left out, because another one has the same address
     `postrider campaign watch spring --tenant acme` shows its progress
     ");
@@ -523,7 +523,7 @@ async fn people_who_share_an_address_are_addressed_once_and_the_deployment_says_
 }
 
 #[tokio::test]
-async fn what_may_go_wrong_later_is_a_warning_beside_the_new_campaign() -> anyhow::Result<()> {
+async fn a_later_risk_is_a_warning_beside_the_new_campaign() -> anyhow::Result<()> {
     let stage = Stage::new(1).await?;
     let mut command = stage.command(&["campaign", "create", "-"]);
     command.env("POSTRIDER_MASTER_KEY", super::MASTER_KEY);

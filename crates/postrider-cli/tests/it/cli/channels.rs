@@ -41,7 +41,7 @@ impl Stage {
         run_with_input(self.command(args).env("POSTRIDER_MASTER_KEY", MASTER_KEY), input)
     }
 
-    /// What the log says of a subject: the action, and who it was.
+    /// The audit log of a subject: the action and its actor.
     pub async fn audited(&self, subject: &str) -> anyhow::Result<Vec<(String, String)>> {
         let sql = "select action, actor from tenancy.audit_log where subject = $1 order by id";
         Ok(sqlx::query_as(sql).bind(subject).fetch_all(&self.admin).await?)
@@ -91,7 +91,7 @@ async fn senders_are_linked_listed_and_forgotten() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_executes_is_set_listed_and_removed_and_its_secret_stands_nowhere() -> anyhow::Result<()> {
+async fn an_executor_is_set_listed_and_removed_and_its_secret_is_never_printed() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     stage.add_account("team", "slack").await?;
     let echo = succeeded(stage.with_secret(&["channels", "executor", "set", "--echo"], "")?)?.stdout;

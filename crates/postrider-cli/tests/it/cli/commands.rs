@@ -1,4 +1,4 @@
-//! What each command does when all is well.
+//! Each command, when no error occurs.
 
 use insta::assert_snapshot;
 use serde_json::json;

@@ -89,7 +89,7 @@ fn the_printed_configuration_hides_secrets_wherever_they_come_from() -> anyhow::
 }
 
 #[test]
-fn what_is_printed_can_be_read_back() -> anyhow::Result<()> {
+fn the_printed_configuration_can_be_read_back() -> anyhow::Result<()> {
     let printed = succeeded(with_file("", &[])?)?.stdout;
     assert_eq!(succeeded(with_file(&printed, &[])?)?.stdout, printed);
     Ok(())
@@ -180,7 +180,7 @@ fn a_mistake_in_the_environment_is_named_by_its_variable() -> anyhow::Result<()>
     Ok(())
 }
 
-/// What types cannot say about a sink is said before anything is started.
+/// The server checks the rules about a sink that types cannot express before it starts.
 #[test]
 fn a_sink_that_cannot_work_is_refused_before_anything_is_started() -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;

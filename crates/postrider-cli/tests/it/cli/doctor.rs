@@ -54,7 +54,7 @@ async fn a_relay_without_sinks_is_a_warning_where_the_relay_is_served() -> anyho
 }
 
 #[tokio::test]
-async fn what_somebody_broke_by_hand_is_found_and_comes_with_advice() -> anyhow::Result<()> {
+async fn damage_by_hand_is_found_and_comes_with_advice() -> anyhow::Result<()> {
     let cases = [
         (
             "alter table tenancy.api_keys disable row level security",

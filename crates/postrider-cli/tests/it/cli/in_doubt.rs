@@ -25,7 +25,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_time() -> anyhow::Result<()> {
+async fn items_in_doubt_are_listed_with_their_reason_and_the_end_of_the_quiet_time() -> anyhow::Result<()> {
     let stage = Stage::new(3).await?;
     let run_id = stage.deploy_spring(500).await?;
     assert_eq!(succeeded(stage.run(&["in-doubt", "list"])?)?.stderr, "no item is in doubt\n");
@@ -51,7 +51,7 @@ async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_tim
         listed.stderr
     );
 
-    // Whoever reserved the third one is not heard of for a minute.
+    // The worker that reserved the third item sends no heartbeat for a minute.
     stage
         .world
         .as_superuser("update execution.job_queue set locked_at = now() - interval '61 seconds'")
@@ -80,7 +80,7 @@ async fn what_is_in_doubt_is_listed_with_its_reason_and_the_end_of_its_quiet_tim
         .as_superuser("update execution.job_queue set locked_by = 'another', attempts = attempts + 1")
         .await?;
     let listed = stage.json(&["in-doubt", "list"])?;
-    assert_eq!(listed[1]["reason"], "its job is not held by the worker that reserved it");
+    assert_eq!(listed[1]["reason"], "its send job is not held by the worker that reserved it");
 
     // Taken over when the lock is stale: marked, with the same two.
     stage

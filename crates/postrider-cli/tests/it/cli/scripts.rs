@@ -1,4 +1,4 @@
-//! What shells and scripts need: completions, man pages, variables for flags, and JSON of everything that changes.
+//! Support for shells and scripts: completions, man pages, variables for flags, and JSON of everything that changes.
 
 use std::process::Command;
 

@@ -222,7 +222,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the attempt; what the job has become. What is unfinished comes again at once.
+    /// Ends the attempt; what the job has become. An unfinished send job is due again at once.
     pub async fn complete(&self, job: &Job) -> anyhow::Result<String> {
         Ok(sqlx::query_scalar("select execution.complete_job($1, $2, $3, $4, interval '0')")
             .bind(job.tenant_id)

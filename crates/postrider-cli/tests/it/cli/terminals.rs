@@ -1,9 +1,9 @@
-//! What commands print on a terminal, wide, narrow, or without a size.
+//! Output of commands on a terminal: wide, narrow, or without a size.
 
 use super::stage::{SPRING, Stage, redacted};
 use crate::cli::{succeeded, terminal::Terminal};
 
-/// What a command shows on a terminal of so many columns.
+/// The output of a command on a terminal of so many columns.
 fn shown(stage: &Stage, args: &[&str], columns: u16) -> anyhow::Result<String> {
     let (code, shown) = Terminal::start(&mut stage.command(args), columns)?.finish()?;
     anyhow::ensure!(code == 0, "{shown}");

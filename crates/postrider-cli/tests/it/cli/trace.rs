@@ -127,7 +127,7 @@ async fn a_job_and_an_item_are_traced_alone_with_what_is_above_them() -> anyhow:
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_counted_and_problems_come_first() -> anyhow::Result<()> {
+async fn rows_over_the_limit_are_counted_and_problems_come_first() -> anyhow::Result<()> {
     let stage = Stage::new(5).await?;
     let (run_id, _, _) = tell_a_story(&stage).await?;
     let short = succeeded(stage.run(&["trace", &run_id.to_string(), "--limit", "1"])?)?;
@@ -139,7 +139,7 @@ async fn what_does_not_fit_is_counted_and_problems_come_first() -> anyhow::Resul
     │ │ 1 items in doubt
     │ ├─ item_[id] in doubt lead3@example.com no answer attempt 1
     │ └─ … 2 more items
-    └─ … 1 more jobs
+    └─ … 1 more send jobs
     log
     [date] [time] hand job.failed job_[id]
     ");
@@ -148,7 +148,7 @@ async fn what_does_not_fit_is_counted_and_problems_come_first() -> anyhow::Resul
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_said_with_what_to_try() -> anyhow::Result<()> {
+async fn a_missing_subject_is_reported_with_the_next_step() -> anyhow::Result<()> {
     let stage = Stage::new(1).await?;
     let run_id = stage.deploy_spring(500).await?;
     let (unknown, key) = (Uuid::now_v7(), "f".repeat(64));
@@ -159,7 +159,7 @@ async fn what_does_not_exist_is_said_with_what_to_try() -> anyhow::Result<()> {
         assert_refused(
             &stage.run(&["trace", id])?,
             &format!(
-                "tenant `acme` has no campaign, run, job, item, key or correlation id `{id}`; `postrider campaign status`"
+                "tenant `acme` has no campaign, run, send job, item, key or correlation id `{id}`; `postrider campaign status`"
             ),
         );
     }

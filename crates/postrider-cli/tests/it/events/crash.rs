@@ -186,7 +186,7 @@ impl Published {
     }
 }
 
-/// What five minutes would do to the claims of the dead.
+/// Ages the claims of dead relays as five minutes would.
 async fn make_stale(admin: &PgPool, dead: &[String]) -> anyhow::Result<()> {
     sqlx::query(
         "update m10_recovery.outbox
@@ -256,7 +256,7 @@ struct Facts {
     early: i64,
 }
 
-/// What is wrong. Each list is empty if the guarantee held.
+/// The violations that the auditor found. Each list is empty if the guarantee held.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Report {
     /// Committed, and never arrived.

@@ -112,7 +112,7 @@ async fn a_dead_sink_does_not_hold_up_the_events_of_another() -> anyhow::Result<
     })
     .await?;
     assert!(waiting(&admin).await? >= 600, "the dead sink took nothing, so its events still wait");
-    // What did not fit was given back; nobody refused it, so nothing is counted against it.
+    // The relay released the events that did not fit; no sink refused them, so no failure is counted.
     let failed = "select count(*) from m10_recovery.outbox where retry_count > 0";
     assert_eq!(sqlx::query_scalar::<_, i64>(failed).fetch_one(&admin).await?, 0);
     Ok(())

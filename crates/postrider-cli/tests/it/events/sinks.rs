@@ -158,7 +158,7 @@ async fn a_relay_with_other_sinks_is_refused_with_the_difference_and_what_to_do(
             assert!(refused.contains(says), "`{says}` is not in: {refused}");
         }
     }
-    // What makes no difference to where events go is not compared.
+    // The relay does not compare settings that change no destination.
     let same = format!("{}concurrency = 3\nevents = ['**']\n", sim.sink("orders", SECRET));
     assert!(try_to_serve(&world.config(&same)?)?.is_ok());
     Ok(())

@@ -2,11 +2,11 @@
 
 use uuid::Uuid;
 
-use super::stage::{End, Room, Stage, acquire, acting_for, claim, ends};
+use super::stage::{Capacity, End, Stage, acquire, acting_for, claim, ends};
 use crate::sql::{execute, number, refusal, texts};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_has_a_key_is_named_until_nothing_came_of_it() -> anyhow::Result<()> {
+async fn the_holder_of_a_key_is_named_until_its_job_run_fails() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (word, first) = stage.acquire(stage.own, "f", false).await?;
     assert_eq!(word, "acquired");
@@ -26,12 +26,12 @@ async fn whoever_has_a_key_is_named_until_nothing_came_of_it() -> anyhow::Result
         "running t 0 day t f {\"a\": 1} t t"
     );
     said("running").await?;
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     said("running").await?;
     assert_eq!(ends(&stage.worker, "w", &[(&held, End::Failed)]).await?, ["failed again"]);
     said("retry_pending").await?;
     execute(&stage.admin, "update jobs.job_runs set retry_at = now()").await?;
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     said("running").await?;
     assert_eq!(ends(&stage.worker, "w", &[(&held, End::Done)]).await?, ["completed"]);
     said("completed").await?;
@@ -66,11 +66,11 @@ async fn force_counts_over_a_completed_run_only_and_is_audited() -> anyhow::Resu
     let plain = plain.unwrap();
     assert_eq!(stage.look_at_run("is_forced", plain).await?, "false");
     assert_eq!(stage.acquire(own, "f", true).await?, ("running".to_owned(), Some(plain)));
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Failed)]).await?;
     assert_eq!(stage.acquire(own, "f", true).await?, ("retry_pending".to_owned(), Some(plain)));
     execute(&stage.admin, "update jobs.job_runs set retry_at = now()").await?;
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Done)]).await?;
 
     let (word, forced) = stage.acquire(own, "f", true).await?;
@@ -83,7 +83,7 @@ async fn force_counts_over_a_completed_run_only_and_is_audited() -> anyhow::Resu
     for force in [false, true] {
         assert_eq!(stage.acquire(own, "f", force).await?, ("running".to_owned(), Some(forced)));
     }
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Failed)]).await?;
     for force in [false, true] {
         assert_eq!(stage.acquire(own, "f", force).await?, ("retry_pending".to_owned(), Some(forced)));
@@ -96,7 +96,7 @@ async fn force_counts_over_a_completed_run_only_and_is_audited() -> anyhow::Resu
         .await?;
     assert_eq!(stage.acquire(own, "f", false).await?, ("completed".to_owned(), Some(plain)));
     assert_eq!(stage.acquire(own, "f", true).await?.0, "acquired");
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Done)]).await?;
     assert_eq!(stage.acquire(own, "f", false).await?, ("completed".to_owned(), Some(plain)));
     assert_eq!(stage.acquire(own, "f", true).await?.0, "acquired");

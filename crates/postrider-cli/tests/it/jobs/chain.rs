@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    crew::{Crew, soon},
     endpoint::{Does, Endpoint, JSON},
+    operators::{Operators, soon},
 };
 use crate::{
     http::send,
@@ -19,7 +19,7 @@ use crate::{
     world::{MASTER_KEY, Server, Sim, eventually},
 };
 
-impl Crew {
+impl Operators {
     /// A schedule that fires when a test says so.
     fn schedule(
         &self,
@@ -39,7 +39,7 @@ impl Crew {
         Ok(execute(&self.admin, "update jobs.schedules set next_fire_at = now()").await?)
     }
 
-    /// What became of the only firing of a schedule, as its people see it.
+    /// The result of the only firing of a schedule, as the tenant reads it.
     fn firing(&self, server: &Server, schedule: Uuid) -> anyhow::Result<Value> {
         let page =
             self.call(server, "GET", &format!("/schedules/{schedule}/firings"), &Value::Null)?.expect(200)?;
@@ -78,45 +78,45 @@ fn run_of(firing: &Value) -> anyhow::Result<Uuid> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_depends_on_a_failed_function_waits_says_why_and_goes_on_after_its_retry() -> anyhow::Result<()>
-{
-    let (crew, endpoint) = (Crew::new().await?, Endpoint::start()?);
-    let server = crew.serve("api,scheduler", "")?;
+async fn a_firing_after_a_failed_function_waits_with_a_reason_and_goes_on_after_the_retry()
+-> anyhow::Result<()> {
+    let (operators, endpoint) = (Operators::new().await?, Endpoint::start()?);
+    let server = operators.serve("api,scheduler", "")?;
     for (name, status) in [("a", 200), ("b", 422), ("c", 200)] {
         let url = endpoint.at(name, Does::Answers(status, JSON, r#"{"error": "no paper"}"#.to_owned()));
-        crew.put(&server, name, &json!({ "target": { "http": url }, "retry": soon(1) }))?;
+        operators.put(&server, name, &json!({ "target": { "http": url }, "retry": soon(1) }))?;
     }
     // Set up backwards, so that nothing but the dependencies makes the order.
-    let c = crew.schedule(&server, "c", &["b"], &json!({ "step": 3 }))?;
-    let b = crew.schedule(&server, "b", &["a"], &Value::Null)?;
-    let a = crew.schedule(&server, "a", &[], &Value::Null)?;
-    crew.it_is_time().await?;
-    crew.ends(run_of(&crew.fires(&server, a, "started").await?)?, "completed").await?;
-    let failed = run_of(&crew.fires(&server, b, "started").await?)?;
-    crew.ends(failed, "failed").await?;
-    let waits = crew.fires(&server, c, "waiting").await?;
+    let c = operators.schedule(&server, "c", &["b"], &json!({ "step": 3 }))?;
+    let b = operators.schedule(&server, "b", &["a"], &Value::Null)?;
+    let a = operators.schedule(&server, "a", &[], &Value::Null)?;
+    operators.it_is_time().await?;
+    operators.ends(run_of(&operators.fires(&server, a, "started").await?)?, "completed").await?;
+    let failed = run_of(&operators.fires(&server, b, "started").await?)?;
+    operators.ends(failed, "failed").await?;
+    let waits = operators.fires(&server, c, "waiting").await?;
     assert_eq!(waits["reason"], format!("waits for b: it failed (run {failed})"), "{waits}");
     assert!(waits["job_run_id"].is_null() && endpoint.asked("c").is_empty());
 
     // Mended, and tried again by a person: what waited goes on by itself, and no other way is taken.
     endpoint.at("b", Does::Answers(200, JSON, "{}".to_owned()));
-    crew.call(&server, "POST", &format!("/job-runs/{failed}/retry"), &Value::Null)?.expect(200)?;
-    let run = crew.ends(run_of(&crew.fires(&server, c, "started").await?)?, "completed").await?;
+    operators.call(&server, "POST", &format!("/job-runs/{failed}/retry"), &Value::Null)?.expect(200)?;
+    let run = operators.ends(run_of(&operators.fires(&server, c, "started").await?)?, "completed").await?;
     assert_eq!((run.function_name.as_str(), run.claims), ("c", 1));
-    let b_run = crew.ends(failed, "completed").await?;
+    let b_run = operators.ends(failed, "completed").await?;
     assert_eq!(
-        (b_run.retry_count, crew.letters(failed).await?),
+        (b_run.retry_count, operators.letters(failed).await?),
         (1, vec!["EXECUTION_ERROR resolved".to_owned()])
     );
     let asked = ["a", "b", "c"].map(|name| endpoint.asked(name).len());
     assert_eq!((asked, endpoint.asked("c")[0].data("input")), ([1, 2, 1], &json!({ "step": 3 })));
-    assert_eq!(crew.count("select count(*) from jobs.job_runs").await?, 3);
+    assert_eq!(operators.count("select count(*) from jobs.job_runs").await?, 3);
     Ok(())
 }
 
 /// The built-in chain of a tenant with somebody to tell, by webhook and by mail.
 struct Watch {
-    crew: Crew,
+    operators: Operators,
     sim: Sim,
     server: Server,
 }
@@ -126,12 +126,12 @@ const CHAIN: [&str; 3] = ["detect-alerts", "generate-decision-cards", "process-a
 
 impl Watch {
     async fn start() -> anyhow::Result<Self> {
-        let (crew, sim) = (Crew::new().await?, Sim::start(&["--secret", SECRET])?);
-        let server = crew.serve("api,scheduler", "")?;
+        let (operators, sim) = (Operators::new().await?, Sim::start(&["--secret", SECRET])?);
+        let server = operators.serve("api,scheduler", "")?;
         let webhook = json!({ "url": format!("{}/hooks/ops", sim.http_url) });
-        crew.account("ops-webhook", "webhook", &webhook, SECRET).await?;
-        crew.account("ops-mail", "sim", &json!({ "url": sim.http_url }), "").await?;
-        Ok(Self { crew, sim, server })
+        operators.account("ops-webhook", "webhook", &webhook, SECRET).await?;
+        operators.account("ops-mail", "sim", &json!({ "url": sim.http_url }), "").await?;
+        Ok(Self { operators, sim, server })
     }
 
     fn input(step: &str) -> Value {
@@ -149,7 +149,8 @@ impl Watch {
         let mut last = Value::Null;
         for step in CHAIN {
             let body = json!({ "input": Self::input(step), "force": true });
-            let answer = self.crew.call(&self.server, "POST", &format!("/functions/{step}/invoke"), &body)?;
+            let answer =
+                self.operators.call(&self.server, "POST", &format!("/functions/{step}/invoke"), &body)?;
             last = answer.expect(200)?["result"].clone();
         }
         Ok(last)
@@ -157,9 +158,11 @@ impl Watch {
 
     /// A run that is failed for good, since nobody can run its function.
     async fn fail(&self) -> anyhow::Result<Uuid> {
-        self.crew.force_function(self.crew.tenant, "broken", "sql", "pg_catalog.nothing", 0).await?;
-        let run = self.crew.acquire(self.crew.tenant, "broken", None).await?;
-        self.crew.ends(run, "failed").await?;
+        self.operators
+            .force_function(self.operators.tenant, "broken", "sql", "pg_catalog.nothing", 0)
+            .await?;
+        let run = self.operators.acquire(self.operators.tenant, "broken", None).await?;
+        self.operators.ends(run, "failed").await?;
         Ok(run)
     }
 
@@ -178,25 +181,25 @@ impl Watch {
     async fn alerts(&self) -> anyhow::Result<Vec<String>> {
         let sql = "select concat_ws(' ', alert_config_id, alert.status, card.status) from jobs.alert_instances as alert
                      left join jobs.decision_cards as card on card.alert_instance_id = alert.id order by alert.id";
-        Ok(texts(&self.crew.admin, sql).await?)
+        Ok(texts(&self.operators.admin, sql).await?)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_is_told_of_an_alert_once_and_once_that_it_is_over() -> anyhow::Result<()> {
     let watch = Watch::start().await?;
-    let Watch { crew, server, .. } = &watch;
+    let Watch { operators, server, .. } = &watch;
     let failed = watch.fail().await?;
 
     // First by the clock: each step after the one before.
     let mut schedules = Vec::new();
     for (place, step) in CHAIN.into_iter().enumerate().rev() {
         let after: Vec<&str> = CHAIN[..place].last().copied().into_iter().collect();
-        schedules.push(crew.schedule(server, step, &after, &Watch::input(step))?);
+        schedules.push(operators.schedule(server, step, &after, &Watch::input(step))?);
     }
-    crew.it_is_time().await?;
+    operators.it_is_time().await?;
     for schedule in schedules.iter().rev() {
-        crew.ends(run_of(&crew.fires(server, *schedule, "started").await?)?, "completed").await?;
+        operators.ends(run_of(&operators.fires(server, *schedule, "started").await?)?, "completed").await?;
     }
     assert_eq!(watch.alerts().await?, ["failed-jobs active OPEN"]);
     assert_eq!(watch.told()?, (1, 1));
@@ -211,8 +214,8 @@ async fn everybody_is_told_of_an_alert_once_and_once_that_it_is_over() -> anyhow
     }
     assert_eq!((watch.alerts().await?, watch.told()?), (vec!["failed-jobs active OPEN".to_owned()], (1, 1)));
 
-    // What failed is given up by a person: the alert resolves itself, with its card, and that is told once, too.
-    crew.call(server, "POST", &format!("/job-runs/{failed}/cancel"), &Value::Null)?.expect(200)?;
+    // An operator cancels the failed job run: the alert resolves itself with its card, and its recipients get one notification of that, too.
+    operators.call(server, "POST", &format!("/job-runs/{failed}/cancel"), &Value::Null)?.expect(200)?;
     for sent in [2, 0] {
         assert_eq!(watch.again()?["sent"], sent);
         assert_eq!(
@@ -220,17 +223,19 @@ async fn everybody_is_told_of_an_alert_once_and_once_that_it_is_over() -> anyhow
             (vec!["failed-jobs resolved RESOLVED".to_owned()], (2, 2))
         );
     }
-    let settled =
-        texts(&crew.admin, "select distinct concat_ws(' ', status, attempts) from jobs.alert_notifications")
-            .await?;
+    let settled = texts(
+        &operators.admin,
+        "select distinct concat_ws(' ', status, attempts) from jobs.alert_notifications",
+    )
+    .await?;
     assert_eq!(settled, ["sent 1"]);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_acts_and_hangs_up_is_in_doubt_and_not_told_twice() -> anyhow::Result<()> {
+async fn a_notification_without_an_answer_is_in_doubt_and_not_repeated() -> anyhow::Result<()> {
     let watch = Watch::start().await?;
-    let crew = &watch.crew;
+    let operators = &watch.operators;
     watch.fail().await?;
     let rules = json!([{ "provider": "webhook", "fault": "reset", "times": 1 },
                        { "provider": "sim", "fault": "reset", "times": 1 }]);
@@ -244,13 +249,13 @@ async fn who_acts_and_hangs_up_is_in_doubt_and_not_told_twice() -> anyhow::Resul
         "nothing is called again yet"
     );
     let doubtful = "select count(*) from jobs.alert_notifications where status = 'queued' and in_doubt_since is not null";
-    assert_eq!(crew.count(doubtful).await?, 2);
+    assert_eq!(operators.count(doubtful).await?, 2);
 
     // After the quiet time: one is sent again under its key, which the receiver knows; the other is asked for.
     let age = "update jobs.alert_notifications
                   set called_at = called_at - interval '11 minutes', first_called_at = first_called_at - interval '11 minutes'";
-    execute(&crew.admin, age).await?;
+    execute(&operators.admin, age).await?;
     assert_eq!(watch.again()?["sent"], 2);
-    assert_eq!((crew.count(doubtful).await?, watch.told()?), (0, (1, 1)));
+    assert_eq!((operators.count(doubtful).await?, watch.told()?), (0, (1, 1)));
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::stage::{Claimed, Room, Stage, claim};
+use super::stage::{Capacity, Claimed, Stage, claim};
 use crate::sql::{execute, number, refusal, texts};
 
 /// How many of each tenant.
@@ -17,7 +17,7 @@ fn by_tenant(claimed: &[Claimed]) -> BTreeMap<Uuid, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
+async fn due_job_runs_are_claimed_once_and_longest_due_first() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     stage.fill_due(own, 3).await?;
@@ -47,7 +47,7 @@ async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
     assert_eq!(order.len(), 4);
     let mut taken = Vec::new();
     for _ in 0..6 {
-        taken.extend(claim(&stage.worker, "w", &Room::of(1)).await?);
+        taken.extend(claim(&stage.worker, "w", &Capacity::of(1)).await?);
     }
     assert_eq!(taken.iter().map(|run| run.id.to_string()).collect::<Vec<_>>(), order);
     assert_eq!(
@@ -59,13 +59,13 @@ async fn what_is_due_is_taken_once_and_longest_first() -> anyhow::Result<()> {
     for run in &taken {
         assert_eq!(stage.look_at_run(held, run.id).await?, "running w t t t t");
     }
-    // Nobody waits for somebody who claims: what is being claimed is passed over.
+    // A claim does not wait for another claim: it skips locked rows.
     stage.fill_due(own, 2).await?;
     let mut first = stage.worker.begin().await?;
-    assert_eq!(claim(&mut *first, "w", &Room::of(1)).await?.len(), 1);
+    assert_eq!(claim(&mut *first, "w", &Capacity::of(1)).await?.len(), 1);
     let mut second = stage.worker.begin().await?;
     execute(&mut *second, "set local lock_timeout = '10s'").await?;
-    assert_eq!(claim(&mut *second, "w", &Room::of(5)).await?.len(), 1);
+    assert_eq!(claim(&mut *second, "w", &Capacity::of(5)).await?.len(), 1);
     for nobody in ["''", "' '", "null"] {
         let call = format!("select id from jobs.claim_runs('{own}', {nobody}, 1, '{{sql}}', '{{}}')");
         assert_eq!(refusal(execute(&stage.worker, call).await)?.code, "22023");
@@ -83,39 +83,39 @@ async fn a_tenant_with_ten_thousand_waiting_does_not_starve_one_with_three() -> 
     stage.fill_due(second, 3).await?;
     stage.fill_due(third, 3).await?;
 
-    // Begins behind whom it was at, goes once around, and takes of none more than there is room for.
-    let room = |limit, per_tenant, after| Room { per_tenant, after, ..Room::of(limit) };
-    let claimed = claim(&stage.worker, "w", &room(6, 4, Some(first))).await?;
+    // Begins behind whom it was at, goes once around, and takes of none more than there is capacity for.
+    let capacity = |limit, per_tenant, after| Capacity { per_tenant, after, ..Capacity::of(limit) };
+    let claimed = claim(&stage.worker, "w", &capacity(6, 4, Some(first))).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(second, 3), (third, 3)]));
-    let claimed = claim(&stage.worker, "w", &room(10, 4, Some(second))).await?;
+    let claimed = claim(&stage.worker, "w", &capacity(10, 4, Some(second))).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(first, 4)]));
     stage.fill_due(second, 3).await?;
     stage.fill_due(third, 3).await?;
-    let claimed = claim(&stage.worker, "w", &room(7, 4, None)).await?;
+    let claimed = claim(&stage.worker, "w", &capacity(7, 4, None)).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(first, 4), (second, 3)]));
-    let claimed = claim(&stage.worker, "w", &room(7, 4, Some(second))).await?;
+    let claimed = claim(&stage.worker, "w", &capacity(7, 4, Some(second))).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(third, 3), (first, 4)]));
     // The last tenant of all comes around to the first, and to itself.
     stage.fill_due(third, 3).await?;
-    let claimed = claim(&stage.worker, "w", &room(5, 4, Some(third))).await?;
+    let claimed = claim(&stage.worker, "w", &capacity(5, 4, Some(third))).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(first, 4), (third, 1)]));
 
-    // Once around and no further: nobody gets their room twice.
+    // Once around and no further: nobody gets their capacity twice.
     stage.fill_due(third, 10).await?;
-    let claimed = claim(&stage.worker, "w", &room(50, 4, Some(second))).await?;
+    let claimed = claim(&stage.worker, "w", &capacity(50, 4, Some(second))).await?;
     assert_eq!(by_tenant(&claimed), BTreeMap::from([(first, 4), (third, 4)]));
 
     // Rooms of single tenants.
-    let rooms = Room { tenants: vec![(first, 0), (third, 1)], ..Room::of(10) };
-    assert_eq!(by_tenant(&claim(&stage.worker, "w", &rooms).await?), BTreeMap::from([(third, 1)]));
-    let rooms = Room { tenants: vec![(first, 5)], per_tenant: 0, ..Room::of(10) };
-    assert_eq!(by_tenant(&claim(&stage.worker, "w", &rooms).await?), BTreeMap::from([(first, 5)]));
-    assert_eq!(claim(&stage.worker, "w", &Room::of(0)).await?, []);
+    let capacities = Capacity { tenants: vec![(first, 0), (third, 1)], ..Capacity::of(10) };
+    assert_eq!(by_tenant(&claim(&stage.worker, "w", &capacities).await?), BTreeMap::from([(third, 1)]));
+    let capacities = Capacity { tenants: vec![(first, 5)], per_tenant: 0, ..Capacity::of(10) };
+    assert_eq!(by_tenant(&claim(&stage.worker, "w", &capacities).await?), BTreeMap::from([(first, 5)]));
+    assert_eq!(claim(&stage.worker, "w", &Capacity::of(0)).await?, []);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_gets_what_it_can_run_and_what_nobody_can_any_more() -> anyhow::Result<()> {
+async fn a_runner_claims_job_runs_of_functions_that_it_can_run_or_that_are_gone() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     execute(
@@ -140,7 +140,7 @@ async fn a_runner_gets_what_it_can_run_and_what_nobody_can_any_more() -> anyhow:
 
     let names = async |kinds: &'static [&'static str]| -> anyhow::Result<Vec<String>> {
         let mut transaction = stage.worker.begin().await?;
-        let claimed = claim(&mut *transaction, "w", &Room { kinds, ..Room::of(10) }).await?;
+        let claimed = claim(&mut *transaction, "w", &Capacity { kinds, ..Capacity::of(10) }).await?;
         transaction.rollback().await?;
         let mut names: Vec<String> = claimed
             .iter()

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::{
     firing::{fire, firings, put, schedule},
-    stage::{End, Room, Stage, acting_for, claim, ends},
+    stage::{Capacity, End, Stage, acting_for, claim, ends},
 };
 use crate::sql::{execute, number, refusal, texts};
 
@@ -13,7 +13,7 @@ async fn go_on(stage: &Stage) -> Result<i64, sqlx::Error> {
     number(&stage.worker, "select coalesce(sum(jobs.fire_waiting(tenant_id, firings, '1 day')), 0)::bigint from jobs.tenants_with_waiting_firings(100)").await
 }
 
-/// What a firing waits for, as the tenant reads it.
+/// The reason why a firing waits, as the tenant reads it.
 async fn why(stage: &Stage, schedule: Uuid) -> Result<Option<String>, sqlx::Error> {
     let sql = format!(
         "select jobs.why_waiting(tenancy.current_tenant_id(), schedule_id, fire_at) from jobs.schedule_firings where schedule_id = '{schedule}' and outcome = 'waiting'"
@@ -211,7 +211,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
         Ok(sqlx::query_scalar(sql).bind(function).fetch_one(&stage.admin).await?)
     };
     let ends_next = async |end: End| -> anyhow::Result<()> {
-        let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
         ends(&stage.worker, "w", &[(&held, end)]).await?;
         Ok(())
     };
@@ -234,7 +234,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
     let second_run = run_of("second").await?;
     let waits_for = |why: &str| format!("waits for second: {why} (run {second_run})");
     // The second one fails, at first for a while, then for good; the third one does not run.
-    let held = claim(&stage.worker, "w", &Room::of(2)).await?;
+    let held = claim(&stage.worker, "w", &Capacity::of(2)).await?;
     let (of_f, of_second): (Vec<_>, Vec<_>) = held.iter().partition(|run| run.function_name == "f");
     ends(&stage.worker, "w", &[(of_f[0], End::Done), (of_second[0], End::Failed)]).await?;
     assert_eq!(go_on(&stage).await?, 0);
@@ -259,7 +259,7 @@ async fn a_chain_stops_at_the_one_that_failed_and_goes_on_after_the_manual_retry
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_too_long_or_was_switched_off_is_given_up() -> anyhow::Result<()> {
+async fn a_firing_that_waits_too_long_or_whose_schedule_was_disabled_is_given_up() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for name in ["late", "off", "patient"] {
         stage.function(stage.own, name).await?;
@@ -288,7 +288,10 @@ async fn what_waits_too_long_or_was_switched_off_is_given_up() -> anyhow::Result
             .await?
     );
     assert_eq!(go_on(&stage).await?, 0);
-    assert_eq!(firings(&stage, ids[0]).await?, ["skipped: what it depends on did not complete in time"]);
+    assert_eq!(
+        firings(&stage, ids[0]).await?,
+        ["skipped: a function it depends on did not complete in time"]
+    );
     assert_eq!(firings(&stage, ids[1]).await?, ["skipped: the schedule was disabled while it waited"]);
     assert_eq!(firings(&stage, ids[2]).await?, ["waiting"]);
     stage

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::stage::{Claimed, End, Room, Stage, claim, ends};
+use super::stage::{Capacity, Claimed, End, Stage, claim, ends};
 use crate::sql::{execute, number, texts};
 
 /// Claims the one run there is, although its next try is not yet due.
 async fn again(stage: &Stage) -> anyhow::Result<Claimed> {
     execute(&stage.admin, "update jobs.job_runs set retry_at = now() where retry_at is not null").await?;
-    Ok(claim(&stage.worker, "w", &Room::of(1)).await?.remove(0))
+    Ok(claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0))
 }
 
 /// The open letters, as JSON.
@@ -37,7 +37,7 @@ async fn a_run_is_tried_again_after_1_5_and_25_seconds_and_then_given_up() -> an
         );
         assert_eq!(letters(&stage).await?, [Value::Null; 0]);
         // Not before its time.
-        assert_eq!(claim(&stage.worker, "w", &Room::of(1)).await?, []);
+        assert_eq!(claim(&stage.worker, "w", &Capacity::of(1)).await?, []);
         held = again(&stage).await?;
     }
     assert_eq!(ends(&stage.worker, "w", &[(&held, End::Failed)]).await?, ["failed"]);
@@ -98,7 +98,7 @@ async fn a_failure_that_would_come_again_is_given_up_at_once() -> anyhow::Result
         let retry =
             format!("select outcome from jobs.retry_run(tenancy.current_tenant_id(), '{}', 'me')", held.id);
         assert_eq!(stage.ask::<String>(stage.own, retry).await?, "retried");
-        let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
         if word == "failed" {
             assert_eq!(letters().await?.len(), 1, "it is not closed by trying");
             ends(&stage.worker, "w", &[(&held, End::Refused)]).await?;
@@ -110,7 +110,7 @@ async fn a_failure_that_would_come_again_is_given_up_at_once() -> anyhow::Result
     }
     let closed = "select concat_ws(' ', is_resolved, resolved_by, resolution_note) from jobs.sync_errors where is_resolved";
     assert_eq!(texts(&stage.admin, closed).await?, ["t postrider a later attempt completed the run"]);
-    // What fails for good again after that is a new letter.
+    // A later final failure makes a new dead letter.
     stage.function(stage.own, "g").await?;
     stage.ended(stage.own, "g", End::Refused).await?;
     assert_eq!(number(&stage.admin, "select count(*) from jobs.sync_errors").await?, 3);

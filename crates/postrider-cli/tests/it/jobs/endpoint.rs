@@ -8,7 +8,7 @@ use std::{
 use postrider_testkit::server::{Reaction, Received, Script, ScriptedServer, answer_head};
 use serde_json::Value;
 
-/// What a function does.
+/// The reaction of a function.
 #[derive(Debug, Clone)]
 pub enum Does {
     /// Answers with this status, content type and body.
@@ -108,7 +108,7 @@ impl Endpoint {
     }
 }
 
-/// What functions answer with.
+/// The content type of a function's answer.
 pub const JSON: &str = "application/json";
 
 fn answer(status: u16, content_type: &str, body: &str) -> Reaction {

@@ -49,7 +49,7 @@ async fn fire_planned(
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(client).await?)
 }
 
-/// What became of the firings of a schedule, in order.
+/// The outcomes of the firings of a schedule, in order.
 pub async fn firings(stage: &Stage, id: Uuid) -> Result<Vec<String>, sqlx::Error> {
     let sql = format!(
         "select concat_ws(': ', outcome, reason) from jobs.schedule_firings where schedule_id = '{id}' order by fire_at"

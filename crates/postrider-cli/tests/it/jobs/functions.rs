@@ -47,7 +47,7 @@ async fn a_function_is_set_again_under_its_id_and_keeps_its_secret() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_with_the_program_is_made_once_and_replaces_nothing() -> anyhow::Result<()> {
+async fn a_built_in_function_is_made_once_and_replaces_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let make = |name: &str| {
         format!("select jobs.put_builtin(tenancy.current_tenant_id(), gen_random_uuid(), '{name}', '5min')")
@@ -105,7 +105,7 @@ async fn a_function_that_a_schedule_needs_is_kept_and_its_runs_outlive_it() -> a
     Ok(())
 }
 
-/// Somebody sets a schedule while somebody else removes its function: one of the two is told.
+/// One caller sets a schedule while another removes its function: one of the two is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_is_not_removed_under_a_schedule_that_is_being_set() -> anyhow::Result<()> {
     let stage = Stage::new().await?;

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    crew::{Crew, soon},
     endpoint::{Does, Endpoint, JSON},
+    operators::{Operators, soon},
 };
 use crate::{
     api::client::Reply,
@@ -19,7 +19,7 @@ use crate::{
 const PROCESSES: usize = 4;
 const INVOKERS: usize = 64;
 
-impl Crew {
+impl Operators {
     fn invocation(&self, server: &Server, name: &str, query: &str, body: &Value) -> anyhow::Result<Reply> {
         self.call(server, "POST", &format!("/functions/{name}/invoke{query}"), body)
     }
@@ -31,10 +31,10 @@ fn id(answer: &Value, member: &str) -> anyhow::Result<Uuid> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which() -> anyhow::Result<()> {
-    let (crew, sim, endpoint) = (Crew::new().await?, Sim::start(&[])?, Endpoint::start()?);
-    let doors = (0..PROCESSES).map(|_| crew.serve("api", "")).collect::<anyhow::Result<Vec<_>>>()?;
-    let runner = crew.serve("scheduler", "")?;
-    crew.put(
+    let (operators, sim, endpoint) = (Operators::new().await?, Sim::start(&[])?, Endpoint::start()?);
+    let doors = (0..PROCESSES).map(|_| operators.serve("api", "")).collect::<anyhow::Result<Vec<_>>>()?;
+    let runner = operators.serve("scheduler", "")?;
+    operators.put(
         &doors[0],
         "sync",
         &json!({ "target": { "http": format!("{}/functions/sync", sim.http_url) } }),
@@ -46,10 +46,11 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let invoking: Vec<_> = (0..INVOKERS)
             .map(|n| {
-                let (crew, door, start, body) = (&crew, &*doors[n % PROCESSES].http_url, &start, &body);
+                let (operators, door, start, body) =
+                    (&operators, &*doors[n % PROCESSES].http_url, &start, &body);
                 scope.spawn(move || {
                     start.wait();
-                    let reply = crew.call_at(door, "POST", "/functions/sync/invoke", body)?;
+                    let reply = operators.call_at(door, "POST", "/functions/sync/invoke", body)?;
                     let mut answer = reply.json()?;
                     answer["status"] = json!(reply.status);
                     anyhow::Ok(answer)
@@ -59,7 +60,7 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
         invoking.into_iter().map(|invoking| invoking.join().unwrap()).collect::<anyhow::Result<_>>()
     })?;
     let runs =
-        texts(&crew.admin, "select concat_ws(' ', id, status, claims, retry_count) from jobs.job_runs")
+        texts(&operators.admin, "select concat_ws(' ', id, status, claims, retry_count) from jobs.job_runs")
             .await?;
     let (won, lost): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer["status"] == 200);
     assert_eq!((won.len(), lost.len(), runs.len()), (1, INVOKERS - 1, 1), "{answers:?}");
@@ -81,23 +82,24 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
 
     // Once more on purpose, through another process; with an audit entry, and under an id of its own.
     let forced = json!({ "force": true, "entities": body["entities"], "input": body["input"] });
-    let answer = crew.invocation(&doors[1], "sync", "", &forced)?.expect(200)?;
+    let answer = operators.invocation(&doors[1], "sync", "", &forced)?.expect(200)?;
     let again = id(&answer, "job_id")?;
     assert!(again != run && sim.receipts()?.len() == 2, "{answer}");
-    let log = texts(&crew.admin, "select subject from tenancy.audit_log where action = 'run.forced'").await?;
+    let log =
+        texts(&operators.admin, "select subject from tenancy.audit_log where action = 'run.forced'").await?;
     assert_eq!(log, [format!("job_run:{again}")]);
 
-    // Who does not want to wait looks later; beside what is active nothing is forced.
+    // A caller that does not want to wait reads the job run later; `force` changes nothing while a job run is active.
     let url = endpoint.at("slow", Does::Holds);
-    crew.put(&doors[2], "slow", &json!({ "target": { "http": url } }))?;
-    let answer = crew.invocation(&doors[2], "slow", "?wait=1", &Value::Null)?.expect(202)?;
+    operators.put(&doors[2], "slow", &json!({ "target": { "http": url } }))?;
+    let answer = operators.invocation(&doors[2], "slow", "?wait=1", &Value::Null)?.expect(202)?;
     assert_eq!((&answer["success"], &answer["status"]), (&json!(true), &json!("running")), "{answer}");
     let slow = id(&answer, "job_id")?;
-    let busy = crew.invocation(&doors[3], "slow", "?force=true", &Value::Null)?.problem(409)?;
+    let busy = operators.invocation(&doors[3], "slow", "?force=true", &Value::Null)?.problem(409)?;
     assert_eq!((id(&busy, "existing_job_id")?, &busy["success"]), (slow, &json!(false)), "{busy}");
     endpoint.release("slow");
-    crew.ends(slow, "completed").await?;
-    let shown = crew.call(&doors[3], "GET", &format!("/job-runs/{slow}"), &Value::Null)?.expect(200)?;
+    operators.ends(slow, "completed").await?;
+    let shown = operators.call(&doors[3], "GET", &format!("/job-runs/{slow}"), &Value::Null)?.expect(200)?;
     assert_eq!(
         (&shown["status"], &shown["result"]),
         (&json!("completed"), &json!({ "late": true })),
@@ -106,13 +108,13 @@ async fn of_64_invokers_in_four_processes_one_runs_and_the_others_are_told_which
 
     // Retries are waited for; what failed for good says so, and the next invocation is a new run.
     let url = endpoint.at("down", Does::Answers(500, JSON, r#"{"error": "out of order"}"#.to_owned()));
-    crew.put(&doors[0], "down", &json!({ "target": { "http": url }, "retry": soon(2) }))?;
+    operators.put(&doors[0], "down", &json!({ "target": { "http": url }, "retry": soon(2) }))?;
     for _ in 0..2 {
         let before = endpoint.asked("down").len();
-        let failed = crew.invocation(&doors[0], "down", "", &Value::Null)?.problem(500)?;
+        let failed = operators.invocation(&doors[0], "down", "", &Value::Null)?.problem(500)?;
         assert_eq!(failed["success"], false, "{failed}");
         assert!(failed["error"].as_str().is_some_and(|error| error.contains("out of order")), "{failed}");
-        let run = crew.run(id(&failed, "job_id")?).await?;
+        let run = operators.run(id(&failed, "job_id")?).await?;
         assert_eq!((run.status.as_str(), run.retry_count, run.waits), ("failed", 2, false), "{run:?}");
         assert_eq!(endpoint.asked("down").len() - before, 3);
     }

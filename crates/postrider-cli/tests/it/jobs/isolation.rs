@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::{
     firing::{fire, schedule},
-    stage::{Claimed, End, Room, Stage, ask, claim, ends},
+    stage::{Capacity, Claimed, End, Stage, ask, claim, ends},
 };
 use crate::sql::{acting_as, execute, number, refusal, texts};
 
@@ -103,7 +103,7 @@ async fn runs_of_two_tenants_with_one_id_are_kept_apart() -> anyhow::Result<()> 
     let other = stage.another("other").await?;
     let id = stage.run(stage.own, "f").await?;
     stage.fill(other, 1, "id", &format!("'{id}'")).await?;
-    let claimed = claim(&stage.worker, "w", &Room::of(10)).await?;
+    let claimed = claim(&stage.worker, "w", &Capacity::of(10)).await?;
     let [own, theirs] = [stage.own, other].map(|tenant| claimed.iter().find(|run| run.tenant_id == tenant));
     let (Some(own), Some(theirs)) = (own, theirs) else { anyhow::bail!("{claimed:?}") };
     assert_eq!((own.id, theirs.id, claimed.len()), (id, id, 2));

@@ -31,7 +31,7 @@ const answers = texts.map(text => [computeEntityHash(JSON.parse(text)), JSON.str
 process.stdout.write(JSON.stringify(answers));
 "#;
 
-/// What JavaScript says: the hash and the text.
+/// The result of JavaScript: the hash and the text.
 async fn javascript(texts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     let mut node = tokio::process::Command::new("node")
         .args(["-e", JAVASCRIPT])
@@ -102,7 +102,7 @@ async fn entity_hashes_are_those_of_javascript_in_the_model_and_in_the_database(
 }
 
 #[tokio::test]
-async fn what_has_no_hash_is_refused_by_the_model_and_the_database() -> anyhow::Result<()> {
+async fn a_value_without_a_hash_is_refused_by_the_model_and_the_database() -> anyhow::Result<()> {
     let world = World::new().await?;
     let client = world.client("postrider_read").await?;
     let table = [

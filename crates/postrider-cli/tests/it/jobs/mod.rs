@@ -3,11 +3,9 @@
 //! Time is set, never waited for: rows get the times that a test needs.
 
 mod acquiring;
-mod bells;
 mod chain;
 mod claiming;
 mod crash;
-mod crew;
 mod depending;
 mod ending;
 mod endpoint;
@@ -19,10 +17,12 @@ mod isolation;
 mod keys;
 mod monitoring;
 mod notifying;
+mod one_alert;
 mod operating;
-mod picture;
+mod operators;
 mod plans;
 mod points;
+mod processes;
 mod pruning;
 mod rules;
 mod running;
@@ -30,4 +30,4 @@ mod schedulers;
 mod stage;
 mod states;
 mod together;
-mod works;
+mod wakeups;

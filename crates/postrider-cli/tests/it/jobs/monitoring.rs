@@ -13,12 +13,12 @@ async fn detect_by(stage: &Stage, failed: i32, running: &str, retried: f64) -> R
     stage.ask_as_worker(stage.own, sql).await
 }
 
-/// By those of the document.
+/// With the default limits of `detect-alerts` (docs/jobs.md).
 async fn detect(stage: &Stage) -> Result<String, sqlx::Error> {
     detect_by(stage, 5, "30 minutes", 0.1).await
 }
 
-/// What is open, in order.
+/// The open alerts, in order.
 async fn open(stage: &Stage) -> Result<Vec<String>, sqlx::Error> {
     let sql = "select concat_ws(' ', alert_config_id, severity, title) from jobs.alert_instances where status = 'active' order by 1";
     texts(&stage.admin, sql).await
@@ -166,7 +166,7 @@ async fn an_alert_that_is_open_since_yesterday_is_not_raised_again() -> anyhow::
     assert!(stage.ask::<bool>(other, resolve("null")).await?, "theirs was not resolved with ours");
     let again: Uuid = stage.ask(own, raise("null", "again")).await?;
     assert!(![yesterday, today].contains(&again));
-    // What detect_alerts looks at is its own; and two of one kind on both sides of midnight come down to one.
+    // detect_alerts reads the tenant's own job runs only, and makes one alert of two of one kind on both sides of midnight.
     stage.fill(own, 6, FAILED.0, FAILED.1).await?;
     assert_eq!(detect(&stage).await?, "1 0 1");
     let twin = format!(

@@ -1,4 +1,4 @@
-//! Who is told about an alert: once each, and what may have been told is in doubt.
+//! Notifications of alerts: each recipient gets one, and one that may have been sent is in doubt.
 
 use sqlx::PgPool;
 use tokio::task::JoinSet;
@@ -102,7 +102,7 @@ async fn each_recipient_is_told_once_of_each_alert_and_of_its_end() -> anyhow::R
     assert_eq!(stage.ask_as_worker::<i32>(own, plan(account)).await?, 0);
     let ends = "select concat_ws(' ', recipient, subject) from jobs.alert_notifications where about = 'resolved' order by 1";
     assert_eq!(texts(&stage.admin, ends).await?, ["ann [resolved] about one", "bob [resolved] about one"]);
-    // Who could not be told is not told of the end.
+    // A recipient without the notification of the alert gets none of its end.
     let failed = reserve(&stage.worker, own, NEW).await?;
     for notification in failed.iter().filter(|one| one.subject.contains("two")) {
         assert!(settle(&stage, own, notification, "failed").await?);
@@ -113,7 +113,7 @@ async fn each_recipient_is_told_once_of_each_alert_and_of_its_end() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_sent_is_given_back_five_times_and_then_given_up() -> anyhow::Result<()> {
+async fn an_unsent_notification_is_released_five_times_and_then_given_up() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     raise(&stage, "one").await?;
     stage.ask_as_worker::<i32>(stage.own, plan(Uuid::now_v7())).await?;
@@ -134,8 +134,8 @@ async fn what_was_not_sent_is_given_back_five_times_and_then_given_up() -> anyho
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_have_been_sent_comes_again_only_after_the_quiet_time_and_as_a_doubt() -> anyhow::Result<()>
-{
+async fn a_notification_that_may_have_been_sent_comes_again_after_the_quiet_time_as_a_doubt()
+-> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let own = stage.own;
     raise(&stage, "one").await?;
@@ -171,7 +171,7 @@ async fn what_may_have_been_sent_comes_again_only_after_the_quiet_time_and_as_a_
     let again = reserve(&stage.worker, own, NEW).await?;
     assert_eq!((again.len(), again[0].id, again[0].claims), (1, told[1].id, 3));
     assert!(settle(&stage, own, &again[0], "failed").await?);
-    // What is over stays so, and is no doubt.
+    // A settled notification stays settled, and is no doubt.
     execute(&stage.admin, age("1 day")).await?;
     assert_eq!(reserve(&stage.worker, own, DOUBTFUL).await?, []);
     let before = stage.everything().await?;
@@ -244,7 +244,7 @@ async fn many_who_plan_and_reserve_at_once_make_one_call_each() -> anyhow::Resul
         planned += count;
         reserved.extend(ids);
     }
-    // Whoever came while others held everything left early: what they left is reserved now.
+    // A caller that found every row locked returned early: the rows left over are reserved now.
     reserved.extend(reserve(&stage.worker, own, NEW).await?.into_iter().map(|one| one.id));
     assert_eq!((planned, reserved.len()), (20, 20));
     reserved.sort_unstable();

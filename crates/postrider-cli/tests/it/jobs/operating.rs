@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::stage::{Claimed, End, NOTHING, Room, Stage, acting_for, claim, ends};
+use super::stage::{Capacity, Claimed, End, NOTHING, Stage, acting_for, claim, ends};
 use crate::{
     sql::{acting_as, execute, number, refusal, tenant, texts},
     world::PATIENCE,
@@ -107,7 +107,7 @@ async fn a_run_whose_process_died_counts_as_a_failed_attempt_once() -> anyhow::R
     let code = "select concat_ws(' ', source_entity_id, error_code) from jobs.sync_errors";
     assert_eq!(texts(&stage.admin, code).await?, [format!("{last} MAX_RETRIES_EXCEEDED")]);
     execute(&stage.admin, "update jobs.job_runs set retry_at = now() where retry_at is not null").await?;
-    let again = claim(&stage.worker, "v", &Room::of(10)).await?;
+    let again = claim(&stage.worker, "v", &Capacity::of(10)).await?;
     assert_eq!(
         again.iter().map(|run| (run.id, run.retry_count, run.claims)).collect::<Vec<_>>(),
         [(dead, 1, 2)]
@@ -152,7 +152,7 @@ async fn only_a_failed_run_is_retried_by_hand() -> anyhow::Result<()> {
         let key = stage.look_at_run("lock_key", id).await?;
         assert_eq!(stage.log_of(format!("job_run:{id}")).await?, [format!("run.retried by me {key}")]);
     }
-    assert_eq!(claim(&stage.worker, "w", &Room::of(10)).await?.len(), 3, "at once");
+    assert_eq!(claim(&stage.worker, "w", &Capacity::of(10)).await?.len(), 3, "at once");
     Ok(())
 }
 
@@ -168,18 +168,18 @@ async fn a_run_whose_key_is_taken_is_not_retried_and_the_other_one_is_named() ->
         Ok(())
     };
     taken().await?;
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     taken().await?;
     ends(&stage.worker, "w", &[(&held, End::Failed)]).await?;
     taken().await?;
     execute(&stage.admin, "update jobs.job_runs set retry_at = now() where retry_at is not null").await?;
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Done)]).await?;
     taken().await?;
     // A forced run is named while it is active, and is itself retried although one has completed.
     let (_, forced) = stage.acquire(stage.own, "f", true).await?;
     assert_eq!(retry(&stage, stage.own, dead).await?, Some(("taken".to_owned(), forced.unwrap())));
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Refused)]).await?;
     taken().await?;
     assert_eq!(
@@ -190,7 +190,7 @@ async fn a_run_whose_key_is_taken_is_not_retried_and_the_other_one_is_named() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result<()> {
+async fn a_job_run_that_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = stage.another("other").await?;
     let all @ [waiting, held, again, dead, done, given_up] = one_of_each(&stage).await?;
@@ -217,7 +217,7 @@ async fn whatever_is_not_completed_can_be_cancelled_for_ever() -> anyhow::Result
     }
     let letter = "select concat_ws(' ', is_resolved, resolved_by, resolution_note) from jobs.sync_errors";
     assert_eq!(texts(&stage.admin, letter).await?, ["t me the run was cancelled: why"]);
-    assert_eq!(claim(&stage.worker, "w", &Room::of(10)).await?, []);
+    assert_eq!(claim(&stage.worker, "w", &Capacity::of(10)).await?, []);
     Ok(())
 }
 
@@ -243,7 +243,7 @@ async fn a_letter_is_resolved_once_with_a_note_by_its_own_tenant() -> anyhow::Re
     // A person had resolved it, and it failed again: that is a new letter, and there is one open letter at a time.
     for _ in 0..2 {
         retry(&stage, stage.own, run).await?;
-        let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
         ends(&stage.worker, "w", &[(&held, End::Refused)]).await?;
         let open = "select count(*) from jobs.sync_errors where not is_resolved";
         assert_eq!(number(&stage.admin, open).await?, 1);

@@ -4,7 +4,7 @@
 use anyhow::Context;
 use sqlx::{PgConnection, types::Uuid};
 
-use super::stage::{Claimed, End, Room, Stage, acquire, claim, ends};
+use super::stage::{Capacity, Claimed, End, Stage, acquire, claim, ends};
 use crate::sql::{acting_as, execute, number};
 
 /// Fails when the step read whole tables, or many more rows than it needs.
@@ -34,7 +34,7 @@ async fn live(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     };
     let held = async |client: &mut PgConnection| -> anyhow::Result<Claimed> {
         let mut claimed =
-            frugal(client, "worker", "claiming", async |client| claim(client, "w", &Room::of(1)).await)
+            frugal(client, "worker", "claiming", async |client| claim(client, "w", &Capacity::of(1)).await)
                 .await?;
         anyhow::ensure!(claimed.len() == 1, "{claimed:?}");
         Ok(claimed.remove(0))
@@ -104,7 +104,7 @@ async fn fire(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is done every few seconds or minutes, and finds nothing.
+/// The statements that run every few seconds or minutes and find nothing.
 async fn sweep(stage: &Stage, client: &mut PgConnection) -> anyhow::Result<()> {
     let own = stage.own;
     for sql in [

@@ -1,4 +1,4 @@
-//! What is over long enough is removed; what somebody still needs is kept.
+//! Old rows that are over are removed; rows that others still need are kept.
 
 use uuid::Uuid;
 
@@ -6,7 +6,7 @@ use super::stage::Stage;
 use crate::sql::{execute, number, refusal, texts};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_active_open_or_waiting_outlives_its_time() -> anyhow::Result<()> {
+async fn active_open_and_waiting_rows_outlive_their_retention() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (own, schedule) = (stage.own, Uuid::now_v7());
     let old = "now() - interval '10 days'";

@@ -1,4 +1,4 @@
-//! What no statement of anybody can do to the rows of jobs: every constraint by its name, facts, counts, and what is kept.
+//! Changes of job rows that no statement can make: every constraint by its name, immutable columns, counts, and rows that must stay.
 
 use std::collections::BTreeSet;
 
@@ -263,7 +263,7 @@ async fn facts_stay_and_retry_count_cannot_lie() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_over_cannot_be_removed_and_nothing_is_emptied() -> anyhow::Result<()> {
+async fn unfinished_rows_cannot_be_removed_and_no_table_can_be_truncated() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let running = stage.run(stage.own, "f").await?;
     for name in ["again", "dead", "done", "given-up"] {
@@ -307,7 +307,7 @@ async fn what_is_not_over_cannot_be_removed_and_nothing_is_emptied() -> anyhow::
     )
     .await?;
     let rewrite = "update jobs.sync_errors set resolution_note = 'another'";
-    assert!(refusal(execute(&stage.admin, rewrite).await)?.message.contains("stays as it is"));
+    assert!(refusal(execute(&stage.admin, rewrite).await)?.message.contains("never changes"));
     execute(&stage.admin, errors).await?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::works::{Schedule, Works, soon, stop};
+use super::processes::{Schedule, TenantDatabase, soon, stop};
 use crate::{
     sql::{execute, texts},
     world::{Process, eventually},
@@ -39,33 +39,33 @@ fn faketime() -> anyhow::Result<PathBuf> {
 }
 
 fn launch_at(
-    works: &Works,
+    database: &TenantDatabase,
     library: &str,
     offset: i64,
 ) -> anyhow::Result<(Process, tempfile::NamedTempFile)> {
     let offset = format!("{offset:+}s");
-    works.launch(
+    database.launch(
         GRACE,
         &[("LD_PRELOAD", library), ("FAKETIME", &offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")],
     )
 }
 
-async fn set_up() -> anyhow::Result<Works> {
-    let works = Works::new().await?;
-    works.function("tick", &Target::Builtin("noop".to_owned()), Grain::FiveMinutes, soon(3)).await?;
-    Ok(works)
+async fn set_up() -> anyhow::Result<TenantDatabase> {
+    let database = TenantDatabase::new().await?;
+    database.function("tick", &Target::Builtin("noop".to_owned()), Grain::FiveMinutes, soon(3)).await?;
+    Ok(database)
 }
 
-async fn schedule(works: &Works, cron: &str, misfire: &str, first: &str) -> anyhow::Result<Uuid> {
+async fn schedule(database: &TenantDatabase, cron: &str, misfire: &str, first: &str) -> anyhow::Result<Uuid> {
     let schedule = Schedule { function: "tick", cron, misfire, input: &json!({}), depends_on: &[], first };
-    works.schedule(&schedule).await
+    database.schedule(&schedule).await
 }
 
 /// Waits until nothing is due and everything has run.
-async fn all_has_run(works: &Works) -> anyhow::Result<()> {
+async fn all_has_run(database: &TenantDatabase) -> anyhow::Result<()> {
     let open = "select (select count(*) from jobs.schedules where next_fire_at <= now())
                      + (select count(*) from jobs.job_runs where status <> 'completed')";
-    eventually("everything that was due has run", async || Ok(works.count(open).await? == 0)).await
+    eventually("everything that was due has run", async || Ok(database.count(open).await? == 0)).await
 }
 
 /// By how many seconds the clock of a process is ahead, by the line in which it says that it serves.
@@ -79,13 +79,13 @@ fn ahead(process: &Process, now: Timestamp) -> anyhow::Result<i64> {
 async fn eight_schedulers_whose_clocks_differ_fire_each_time_once_and_none_early() -> anyhow::Result<()> {
     let library = faketime()?;
     let library = library.to_str().context("no UTF-8")?;
-    let works = set_up().await?;
+    let database = set_up().await?;
     let begun = Timestamp::now();
-    let mut crew = Vec::new();
+    let mut launched = Vec::new();
     for offset in OFFSETS {
-        crew.push((offset, launch_at(&works, library, offset)?));
+        launched.push((offset, launch_at(&database, library, offset)?));
     }
-    for (offset, (process, _)) in &crew {
+    for (offset, (process, _)) in &launched {
         let ahead = tokio::task::block_in_place(|| ahead(process, begun))?;
         // It took a while to start.
         anyhow::ensure!((*offset - 1..=*offset + 59).contains(&ahead), "{ahead} s ahead, not {offset}");
@@ -101,13 +101,13 @@ async fn eight_schedulers_whose_clocks_differ_fire_each_time_once_and_none_early
         kinds.push(("* * * * *", 1, "once", minute));
     }
     let set = kinds.iter().map(async |(cron, step, misfire, first)| {
-        anyhow::Ok((schedule(&works, cron, misfire, first).await?, *step))
+        anyhow::Ok((schedule(&database, cron, misfire, first).await?, *step))
     });
     let sown: Vec<(Uuid, i32)> = try_join_all(set).await?;
     // All at once.
-    execute(&works.admin, format!("notify {ENDS_CHANNEL}")).await?;
-    all_has_run(&works).await?;
-    for (_, (process, _config)) in crew {
+    execute(&database.admin, format!("notify {ENDS_CHANNEL}")).await?;
+    all_has_run(&database).await?;
+    for (_, (process, _config)) in launched {
         stop(process)?;
     }
 
@@ -126,31 +126,31 @@ async fn eight_schedulers_whose_clocks_differ_fire_each_time_once_and_none_early
                  or count(*) filter (where outcome = 'started') <> count(distinct jobs.grain_start('5min', fire_at))
                  or count(*) filter (where outcome = 'skipped' and job_run_id is null) > 0"
         );
-        assert_eq!(texts(&works.admin, sql).await?, [""; 0]);
+        assert_eq!(texts(&database.admin, sql).await?, [""; 0]);
     }
     let fired = "select count(distinct schedule_id) from jobs.schedule_firings";
-    assert_eq!(works.count(fired).await?, i64::try_from(sown.len())?, "every schedule has fired");
+    assert_eq!(database.count(fired).await?, i64::try_from(sown.len())?, "every schedule has fired");
     let early =
         "select count(*) from jobs.job_runs where scheduled_for > created_at or scheduled_for is null";
-    assert_eq!(works.count(early).await?, 0, "no run is early");
+    assert_eq!(database.count(early).await?, 0, "no run is early");
     let early = "select count(*) from jobs.schedule_firings where fire_at > created_at";
-    assert_eq!(works.count(early).await?, 0, "no firing is early");
+    assert_eq!(database.count(early).await?, 0, "no firing is early");
     let firsts = "select count(*) from jobs.schedule_firings as first
                    where fire_at = (select min(fire_at) from jobs.schedule_firings as firing where firing.schedule_id = first.schedule_id)
                      and first.outcome = 'started'";
-    assert_eq!(works.count(firsts).await?, i64::try_from(sown.len())?, "each began with its first time");
+    assert_eq!(database.count(firsts).await?, i64::try_from(sown.len())?, "each began with its first time");
     let runs = "select count(*) from jobs.job_runs";
     let started = "select count(distinct job_run_id) from jobs.schedule_firings where outcome = 'started'";
-    assert_eq!(works.count(runs).await?, works.count(started).await?, "no run without a firing");
-    assert!(works.count(runs).await? >= i64::try_from(SCHEDULES * (12 + 2))?);
+    assert_eq!(database.count(runs).await?, database.count(started).await?, "no run without a firing");
+    assert!(database.count(runs).await? >= i64::try_from(SCHEDULES * (12 + 2))?);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -> anyhow::Result<()> {
-    let works = set_up().await?;
+    let database = set_up().await?;
     // Five-minute schedules of two kinds: the last time was three to four minutes ago, which is late, or in this minute, which is not.
-    let minute = works.count("select extract(minute from now() at time zone 'UTC')::bigint").await?;
+    let minute = database.count("select extract(minute from now() at time zone 'UTC')::bigint").await?;
     let mut expected = Vec::new();
     for (since, on_time) in [(3, 0), (0, 1)] {
         let phase = (minute - since).rem_euclid(5);
@@ -161,13 +161,13 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
         );
         let first = format!("{last_late} - interval '175 minutes'");
         for (misfire, late) in [("skip", 0), ("once", 1), ("all", 36)] {
-            let id = schedule(&works, &cron, misfire, &first).await?;
+            let id = schedule(&database, &cron, misfire, &first).await?;
             let skipped = if misfire == "all" { 0 } else { 1 };
             expected.push((id, misfire, late + on_time, skipped, 36 - late));
         }
     }
-    let (process, _config) = works.launch(GRACE, &[])?;
-    all_has_run(&works).await?;
+    let (process, _config) = database.launch(GRACE, &[])?;
+    all_has_run(&database).await?;
     stop(process)?;
     for (id, misfire, runs, skipped, skipped_times) in expected {
         let counted = format!(
@@ -175,14 +175,14 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
                               string_agg(reason, ', '))
                from jobs.schedule_firings where schedule_id = '{id}'"
         );
-        let counted = texts(&works.admin, counted).await?.join("");
+        let counted = texts(&database.admin, counted).await?.join("");
         let said = format!("{runs} {skipped}");
         assert!(counted.starts_with(&said), "{misfire}: {counted}, expected {said}");
         let reason = format!("missed {skipped_times} firings from ");
         assert!(skipped == 0 || counted.contains(&reason), "{misfire}: {counted}, expected {reason}");
         let of_it =
             format!("select count(*) from jobs.job_runs where schedule_id = '{id}' and status = 'completed'");
-        assert_eq!(works.count(of_it).await?, runs, "{misfire}");
+        assert_eq!(database.count(of_it).await?, runs, "{misfire}");
         // The last that ran is the newest that was due.
         let newest = format!(
             "select count(*) from jobs.schedules as schedule
@@ -190,21 +190,21 @@ async fn after_three_hours_without_a_scheduler_each_policy_runs_what_it_says() -
                 and (misfire = 'skip' or next_fire_at = (select max(scheduled_for) + interval '5 minutes' from jobs.job_runs
                                                           where schedule_id = schedule.id))"
         );
-        assert_eq!(works.count(newest).await?, 1, "{misfire}");
+        assert_eq!(database.count(newest).await?, 1, "{misfire}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn whatever_is_due_of_one_tenant_fires_at_the_first_look() -> anyhow::Result<()> {
+async fn every_due_schedule_of_one_tenant_fires_at_the_first_poll() -> anyhow::Result<()> {
     const DUE: i64 = 50;
-    let works = set_up().await?;
+    let database = set_up().await?;
     for _ in 0..DUE {
-        schedule(&works, "0 0 1 1 *", "once", "now() - interval '1 second'").await?;
+        schedule(&database, "0 0 1 1 *", "once", "now() - interval '1 second'").await?;
     }
     let shutdown = CancellationToken::new();
     let scheduler = Scheduler {
-        pool: works.world.pool("postrider_worker").await?,
+        pool: database.world.pool("postrider_worker").await?,
         ends: Waker::default().subscribe(),
         runs: Hints::new(HINT_CHANNEL),
         settings: SchedulerSettings {
@@ -216,10 +216,9 @@ async fn whatever_is_due_of_one_tenant_fires_at_the_first_look() -> anyhow::Resu
         health: Health::new("scheduler"),
     };
     let firing = tokio::spawn(scheduler.run(shutdown.clone()));
-    eventually(
-        "all have fired",
-        async || Ok(works.count("select count(*) from jobs.job_runs").await? == DUE),
-    )
+    eventually("all have fired", async || {
+        Ok(database.count("select count(*) from jobs.job_runs").await? == DUE)
+    })
     .await?;
     shutdown.cancel();
     Ok(firing.await?)

@@ -32,9 +32,9 @@ pub struct Claimed {
     pub kind: Option<String>,
 }
 
-/// What a runner has room for, and can run.
+/// The capacity of a runner, and the functions that it can run.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct Capacity {
     pub limit: i32,
     pub per_tenant: i32,
     pub tenants: Vec<(Uuid, i32)>,
@@ -43,7 +43,7 @@ pub struct Room {
     pub after: Option<Uuid>,
 }
 
-impl Room {
+impl Capacity {
     /// For so many, of everything.
     pub fn of(limit: i32) -> Self {
         Self {
@@ -155,7 +155,7 @@ impl Stage {
     /// A new run that the runner `w` holds.
     pub async fn held(&self, tenant: Uuid, function: &str) -> anyhow::Result<Claimed> {
         let id = self.run(tenant, function).await?;
-        let mut claimed = claim(&self.worker, "w", &Room::of(100)).await?;
+        let mut claimed = claim(&self.worker, "w", &Capacity::of(100)).await?;
         anyhow::ensure!(claimed.len() == 1 && claimed[0].id == id, "the claim took {claimed:?}");
         Ok(claimed.remove(0))
     }
@@ -167,7 +167,7 @@ impl Stage {
         Ok(held.id)
     }
 
-    /// Many runs of `f` under keys of their own, made as only a superuser can. What they need beside: columns, and their values.
+    /// Many runs of `f` under keys of their own, made as only a superuser can. `more` has further columns and their values.
     pub async fn fill(
         &self,
         tenant: Uuid,
@@ -209,7 +209,7 @@ impl Stage {
         Ok(texts(&self.admin, all).await?.join(""))
     }
 
-    /// What the audit log says about something, in order.
+    /// The audit log of a subject, in order.
     pub async fn log_of(&self, subject: String) -> Result<Vec<String>, sqlx::Error> {
         let sql = format!(
             "select concat_ws(' ', action, 'by', actor, note) from tenancy.audit_log where subject = '{subject}' order by id"
@@ -265,21 +265,21 @@ pub async fn acquire(
 pub async fn claim(
     client: impl PgExecutor<'_>,
     worker: &str,
-    room: &Room,
+    capacity: &Capacity,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    let (tenants, rooms): (Vec<Uuid>, Vec<i32>) = room.tenants.iter().copied().unzip();
+    let (tenants, capacities): (Vec<Uuid>, Vec<i32>) = capacity.tenants.iter().copied().unzip();
     let claim = "select claimed.*
                    from jobs.tenants_with_due_runs($2, $3, $4, $5, $6, $7, $8) as due
                   cross join lateral jobs.claim_runs(due.tenant_id, $1, due.runs, $6, $7) as claimed";
     sqlx::query_as(claim)
         .bind(worker)
-        .bind(room.limit)
-        .bind(room.per_tenant)
+        .bind(capacity.limit)
+        .bind(capacity.per_tenant)
         .bind(tenants)
-        .bind(rooms)
-        .bind(room.kinds)
-        .bind(room.builtins)
-        .bind(room.after)
+        .bind(capacities)
+        .bind(capacity.kinds)
+        .bind(capacity.builtins)
+        .bind(capacity.after)
         .fetch_all(client)
         .await
 }

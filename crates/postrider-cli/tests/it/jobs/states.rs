@@ -144,7 +144,7 @@ fn covers<S: Copy + Debug + PartialEq>(machine: &Machine<S>, all: &[S]) -> bool 
     machine.states.iter().map(|state| state.state).collect::<Vec<_>>() == all
 }
 
-/// Everything in which the database and the model differ. What stays in its state changes nothing.
+/// Everything in which the database and the model differ. A row that stays in its state changes nothing.
 async fn all_disagreements(stage: &Stage, schedule: Uuid, alert: Uuid) -> anyhow::Result<Vec<String>> {
     use CardStatus::{InProgress, Open};
     let (admin, own) = (&stage.admin, stage.own);
@@ -155,7 +155,7 @@ async fn all_disagreements(stage: &Stage, schedule: Uuid, alert: Uuid) -> anyhow
         disagreements(admin, &cards(own, alert), |from, to| from == to || [Open, InProgress].contains(&from))
             .await?,
     );
-    // What is resolved or decided does not even change from itself to itself.
+    // A resolved alert or a decided firing does not even change from its state to itself.
     wrong.extend(disagreements(admin, &alerts(own), |from, _| from != AlertStatus::Resolved).await?);
     wrong.extend(
         disagreements(admin, &firings(own, schedule), |from, _| from == FiringOutcome::Waiting).await?,

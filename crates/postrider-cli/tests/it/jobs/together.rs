@@ -9,10 +9,10 @@ use sqlx::PgPool;
 use tokio::{sync::Barrier, task::JoinSet};
 use uuid::Uuid;
 
-use super::stage::{End, Room, Stage, acquire, acting_for, claim, ends};
+use super::stage::{Capacity, End, Stage, acquire, acting_for, claim, ends};
 use crate::sql::{execute, number, texts};
 
-/// What one of many was told, and whether it committed.
+/// The answer to one of many callers, and whether it committed.
 struct Told {
     outcome: String,
     run: Option<Uuid>,
@@ -77,7 +77,7 @@ async fn of_64_who_invoke_at_once_one_acquires_and_the_others_are_told_its_run()
     assert_eq!(run, [runs.first().unwrap().unwrap().to_string()]);
 
     // Completed, it is forced by one of them, and not by two.
-    let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+    let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
     ends(&stage.worker, "w", &[(&held, End::Done)]).await?;
     let told = invoke_at_once(&pool, stage.own, 64, false, |_| true).await?;
     assert_eq!(counted(&told), BTreeMap::from([("completed", 64)]));
@@ -88,9 +88,9 @@ async fn of_64_who_invoke_at_once_one_acquires_and_the_others_are_told_its_run()
     Ok(())
 }
 
-/// Whoever waits for a winner that gives up tries again: the key is somebody's if and only if somebody committed it.
+/// A caller that waits for a winner that rolls back tries again: the key is taken if and only if a caller committed it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_taken_if_and_only_if_somebody_who_got_it_committed() -> anyhow::Result<()> {
+async fn a_key_is_taken_if_and_only_if_its_winner_committed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let pool = stage.clients("postrider_app", 24).await?;
     let commits: [fn(usize) -> bool; 3] = [|_| false, |at| at % 2 == 0, |at| at == 23];
@@ -104,7 +104,7 @@ async fn a_key_is_taken_if_and_only_if_somebody_who_got_it_committed() -> anyhow
                 .await?;
         assert_eq!(active, winners, "round {round}");
         assert!(winners.len() <= 1, "round {round}");
-        // Whoever was told of a run was told of one that was committed.
+        // Every job run that a caller got was committed.
         assert!(
             told.iter().filter(|one| one.outcome == "running").all(|one| winners.contains(&one.run)),
             "round {round}"
@@ -131,7 +131,7 @@ async fn race_completion(stage: &Stage, rounds: usize) -> anyhow::Result<i64> {
         let first = acquire(&mut *transaction, "f", Some(&hash), false).await?;
         transaction.commit().await?;
         anyhow::ensure!(first.0 == "acquired");
-        let held = claim(&stage.worker, "w", &Room::of(1)).await?.remove(0);
+        let held = claim(&stage.worker, "w", &Capacity::of(1)).await?.remove(0);
         let start = Arc::new(Barrier::new(INVOKERS + 1));
         let mut crowd = JoinSet::new();
         for _ in 0..INVOKERS {
@@ -151,7 +151,7 @@ async fn race_completion(stage: &Stage, rounds: usize) -> anyhow::Result<i64> {
         while let Some(done) = crowd.join_next().await {
             done??;
         }
-        // What was begun twice is held, so that the next round claims its own.
+        // The job runs of this round stay claimed, so that the next round claims its own.
         execute(
             &stage.admin,
             "update jobs.job_runs set locked_by = 'v', heartbeat_at = now() where status = 'running'",
@@ -163,7 +163,7 @@ async fn race_completion(stage: &Stage, rounds: usize) -> anyhow::Result<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_runs_a_key_a_second_time_while_it_completes() -> anyhow::Result<()> {
+async fn no_caller_runs_a_key_a_second_time_while_it_completes() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     assert_eq!(race_completion(&stage, 60).await?, 0);
     Ok(())
@@ -199,8 +199,8 @@ async fn sixteen_runners_take_each_of_two_thousand_runs_once() -> anyhow::Result
             start.wait().await;
             let (mut taken, mut after) = (Vec::new(), None);
             loop {
-                let room = Room { per_tenant: 20, after, ..Room::of(25) };
-                let claimed = claim(&mut *client, &format!("runner {at}"), &room).await?;
+                let capacity = Capacity { per_tenant: 20, after, ..Capacity::of(25) };
+                let claimed = claim(&mut *client, &format!("runner {at}"), &capacity).await?;
                 after = claimed.last().map(|run| run.tenant_id);
                 taken.extend(claimed.iter().map(|run| run.id));
                 let left = "select count(*) from jobs.job_runs where locked_by is null";
@@ -238,7 +238,7 @@ async fn each_attempt_is_ended_once_although_others_take_it_away() -> anyhow::Re
             let mut completed = Vec::new();
             while number(&admin, left).await? > 0 {
                 let name = format!("runner {}", at % 3);
-                let held = claim(&worker, &name, &Room::of(10)).await?;
+                let held = claim(&worker, &name, &Capacity::of(10)).await?;
                 if at % 2 == 0 {
                     execute(&worker, "select jobs.recover_runs(tenant_id, '0 seconds', 3) from jobs.tenants_with_stale_runs('0 seconds')").await?;
                 }

@@ -502,7 +502,7 @@ fn received(sim: &Sim) -> anyhow::Result<usize> {
     let receipts = sim.receipts()?;
     let people: std::collections::BTreeSet<String> =
         receipts.iter().map(|receipt| receipt["to"].to_string()).collect();
-    anyhow::ensure!(people.len() == receipts.len(), "somebody was called twice");
+    anyhow::ensure!(people.len() == receipts.len(), "a person was called twice");
     Ok(receipts.len())
 }
 

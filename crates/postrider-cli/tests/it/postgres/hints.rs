@@ -24,7 +24,7 @@ async fn many_hints_are_few_notifications_and_none_that_matters_is_lost() -> any
         anyhow::Ok(heard.payload().to_owned())
     };
 
-    // What is sent in one go is one notification, or two if the first was taken up meanwhile.
+    // Hints of one batch make one notification, or two if a listener took the first meanwhile.
     let began = Instant::now();
     for _ in 0..10 {
         for _ in 0..1000 {

@@ -93,7 +93,7 @@ async fn postriders_pool_loses_nothing_after_begins_cancelled_at_any_point() -> 
     Ok(())
 }
 
-/// What is local to a transaction must end with the statement when there is none.
+/// A setting that is local to a transaction must end with its statement when no transaction is open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_set_after_a_cancelled_begin_does_not_stay_for_the_next_user() -> anyhow::Result<()> {
     let world = World::new().await?;

@@ -116,7 +116,7 @@ async fn the_relay_works_behind_a_pooler_in_transaction_mode() -> anyhow::Result
     let pooler = Pooler::start(&world)?;
     let admin = world.client("postgres").await?;
     let (server, _config) = serve(&world, &pooler, &sim.sink("pooled", SECRET))?;
-    // What a pooler allows cannot be asked, so the log says what is assumed.
+    // A client cannot ask a pooler for its mode, so the log states the assumption.
     server.wait_for_line("the database is reached through a pooler or proxy")?;
 
     let published = publish(&world.client("postrider_app").await?, "order.placed", 500).await?;

@@ -22,13 +22,13 @@ pub struct Machine<S> {
 /// How one state is made.
 pub struct StateSql<S> {
     pub state: S,
-    /// What the machine's expression says in this state.
+    /// The value of the machine's expression in this state.
     pub name: &'static str,
     /// Columns and values of a new row in this state.
     pub insert: String,
     /// Statements that bring the new row there, where no insert alone can.
     pub then: String,
-    /// What follows `set` in the update that leads here.
+    /// The assignments after `set` in the update that leads here.
     pub set: &'static str,
 }
 

@@ -133,6 +133,44 @@ fn every_path_and_test_that_a_page_names_exists() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The last cells of the rows under a head that ends with this column.
+fn cells_of<'a>(page: &'a str, column: &str) -> Vec<&'a str> {
+    let mut cells = Vec::new();
+    let mut is_under = false;
+    for line in page.lines() {
+        let Some(row) = line.trim().strip_prefix('|').and_then(|row| row.strip_suffix('|')) else {
+            is_under = false;
+            continue;
+        };
+        let cell = row.rsplit(" | ").next().unwrap_or_default().trim();
+        if cell == column {
+            is_under = true;
+        } else if is_under && !row.starts_with("---") {
+            cells.push(cell);
+        }
+    }
+    cells
+}
+
+#[test]
+fn every_guarantee_names_the_file_or_the_test_that_proves_it() -> anyhow::Result<()> {
+    let page = read("docs/guarantees.md")?;
+    let proofs = cells_of(&page, "how it is proved");
+    for proof in &proofs {
+        let files = named_paths(proof).into_iter().filter(|path| path.ends_with(".rs"));
+        // Another test checks that each of them exists.
+        ensure!(files.count() + named_tests(proof).len() > 0, "no file and no test: {proof}");
+    }
+    ensure!(proofs.len() > 40, "only {} rows were found", proofs.len());
+    Ok(())
+}
+
+#[test]
+fn the_rows_under_a_column_are_found() {
+    let page = "| a | b |\n|---|---|\n| 1 | `x` |\n| 2 | y |\n\n| c | d |\n|---|---|\n| 3 | z |\n";
+    assert_eq!(cells_of(page, "b"), ["`x`", "y"]);
+}
+
 #[test]
 fn paths_and_tests_are_found() {
     let page = "`tests/it/a/{b,c}.rs` `store/src/d.rs` `postrider/src/e.rs` `crates/postrider-model/tests/f` `providers/src/<channel>/` `it::g::h`";

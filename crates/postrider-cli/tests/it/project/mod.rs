@@ -2,6 +2,7 @@
 pub mod cargo;
 mod links;
 mod packaging;
+mod send_jobs;
 mod words;
 
 use std::{collections::BTreeSet, path::PathBuf, process::Command};

@@ -1,15 +1,14 @@
 //! Sentences whose subject is hidden: they begin with who, whoever, what, whatever, nobody or somebody and ask nothing.
 //!
-//! CONTRIBUTING.md ("Plain words") has the rule. The check reads Markdown, comments and CLI help (doc comments) of Rust, comments of SQL and
-//! the texts of `comment on`, and `#` comments of everything else.
+//! CONTRIBUTING.md ("Plain words") has the rule. The check reads Markdown; comments, CLI help (doc comments), errors, log lines and names of
+//! functions of Rust; comments of SQL, the texts of `comment on` and of exceptions; and `#` comments of everything else.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use super::root;
 
-/// Files and folders in which no such sentence is left. Add a folder once it is clean;
-/// `cargo test -p postrider-cli --test it -- --ignored --nocapture unchecked_folders` counts the sentences of the others.
-const CLEAN: &[&str] = &[
+/// The files and folders that are checked.
+const CHECKED: &[&str] = &[
     ".cargo",
     ".ci",
     ".config",
@@ -24,14 +23,8 @@ const CLEAN: &[&str] = &[
     "README.md",
     "SECURITY.md",
     "bench",
-    "crates/postrider",
-    "crates/postrider-api",
-    "crates/postrider-cli/src",
-    "crates/postrider-cli/tests/it/project",
-    "crates/postrider-model",
-    "crates/postrider-providers",
-    "crates/postrider-sim",
     "clippy.toml",
+    "crates",
     "deny.toml",
     "docs",
     "examples/application/src",
@@ -45,37 +38,98 @@ const CLEAN: &[&str] = &[
 const HIDDEN: [&str; 6] = ["Who", "Whoever", "What", "Whatever", "Nobody", "Somebody"];
 
 /// A piece of text that a reader sees as one: a paragraph, a list item, a table cell, a comment. With the number of its first line.
-type Passage = (usize, String);
+pub(super) type Passage = (usize, String);
 
-/// The sentences of a file that hide their subject, as `line: sentence`.
+/// The sentences of a file that hide their subject, and such names of functions, as `line: sentence`.
 fn findings(path: &str, text: &str) -> Vec<String> {
-    let passages = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
-        Some("md") => markdown(text),
-        Some("rs") => comments(text, "//"),
-        Some("sql") => {
-            let mut passages = comments(text, "--");
-            passages.extend(texts_of_comment_on(text));
-            passages
-        }
-        _ => comments(text, "#"),
+    let (passages, texts) = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
+        Some("md") => (markdown(text), Vec::new()),
+        Some("rs") => (comments(text, "//"), rust_texts(text)),
+        Some("sql") => (comments(text, "--"), sql_texts(text)),
+        _ => (comments(text, "#"), Vec::new()),
     };
-    let found = passages.iter().flat_map(|(line, passage)| {
-        hidden(passage).into_iter().map(move |sentence| format!("{path}:{line}: {sentence}"))
-    });
-    found.collect()
+    let mut found: Vec<Passage> = Vec::new();
+    for (line, passage) in passages {
+        found.extend(hidden(&passage, false).into_iter().map(|sentence| (line, sentence)));
+    }
+    for (line, passage) in texts {
+        found.extend(hidden(&passage, true).into_iter().map(|sentence| (line, sentence)));
+    }
+    if path.ends_with(".rs") {
+        found.extend(names(text));
+    }
+    found.into_iter().map(|(line, sentence)| format!("{path}:{line}: {sentence}")).collect()
 }
 
-/// The sentences of a passage that hide their subject.
-fn hidden(passage: &str) -> Vec<String> {
+/// The sentences of a passage that hide their subject. Errors and log lines begin with a small letter.
+fn hidden(passage: &str, may_begin_small: bool) -> Vec<String> {
     let mut found = Vec::new();
     for sentence in sentences(passage) {
-        let bare = sentence.trim_start_matches(|char: char| !char.is_alphanumeric() && char != '`');
+        let bare = sentence.trim_start_matches(|char: char| !char.is_alphanumeric() && !"`{".contains(char));
         let first = bare.split(|char: char| !char.is_alphabetic()).next().unwrap_or_default();
-        if HIDDEN.contains(&first) && !sentence.trim_end_matches(['*', '"', ')', '_']).ends_with('?') {
+        let is_hidden = |word: &&str| first == *word || may_begin_small && first == word.to_lowercase();
+        if HIDDEN.iter().any(|word| is_hidden(&word))
+            && !sentence.trim_end_matches(['*', '"', ')', '_']).ends_with('?')
+        {
             found.push(sentence);
         }
     }
     found
+}
+
+/// The names of functions that hide their subject.
+fn names(text: &str) -> Vec<Passage> {
+    let hides = |name: &str| {
+        let words: Vec<&str> = name.split('_').collect();
+        let is = |word: &str, hidden: &[&str]| hidden.iter().any(|hidden| hidden.to_lowercase() == word);
+        words.len() > 1 && is(words[0], &HIDDEN)
+            || words.iter().any(|word| is(word, &["whoever", "nobody", "somebody"]))
+    };
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim_start_matches("    ");
+        let starts = ["fn ", "async fn ", "pub fn ", "pub async fn ", "pub(super) fn ", "pub(crate) fn "];
+        if let Some(rest) = starts.iter().find_map(|start| line.strip_prefix(start)) {
+            let name =
+                rest.split(|char: char| !char.is_alphanumeric() && char != '_').next().unwrap_or_default();
+            if hides(name) {
+                found.push((at + 1, name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// The string literals of errors and log lines.
+fn rust_texts(text: &str) -> Vec<Passage> {
+    let mut passages = Vec::new();
+    for marker in ["bail!(", "ensure!(", "anyhow!(", "error!(", "warn!(", "info!(", "debug!(", "#[error("] {
+        for (at, _) in text.match_indices(marker) {
+            let statement = &text[at + marker.len()..];
+            let line = text[..at].matches('\n').count() + 1;
+            passages.extend(literals(statement).into_iter().map(|literal| (line, literal)));
+        }
+    }
+    passages
+}
+
+/// The string literals before the end of the call, without the line breaks that a backslash hides.
+fn literals(statement: &str) -> Vec<String> {
+    let (mut literals, mut literal, mut depth) = (Vec::new(), None::<String>, 1);
+    let mut chars = statement.chars();
+    while let Some(char) = chars.next() {
+        match (&mut literal, char) {
+            (Some(text), '\\') => text.extend(chars.next().filter(|next| !next.is_whitespace())),
+            (Some(_), '"') => literals.extend(literal.take()),
+            (Some(text), _) => text.push(char),
+            (None, '"') => literal = Some(String::new()),
+            (None, '(') => depth += 1,
+            (None, ')') if depth == 1 => break,
+            (None, ')') => depth -= 1,
+            (None, _) => {}
+        }
+    }
+    literals
 }
 
 /// Cuts a passage after full stops, question marks and exclamation marks that a space follows.
@@ -135,7 +189,7 @@ fn markdown(page: &str) -> Vec<Passage> {
 }
 
 /// Comments; those on successive lines are one. A comment after code counts by itself.
-fn comments(text: &str, marker: &str) -> Vec<Passage> {
+pub(super) fn comments(text: &str, marker: &str) -> Vec<Passage> {
     let mut passages = Vec::new();
     let mut is_open = false;
     for (at, line) in text.lines().enumerate() {
@@ -160,69 +214,69 @@ fn comments(text: &str, marker: &str) -> Vec<Passage> {
     passages
 }
 
-/// The texts of `comment on … is '…'`.
-fn texts_of_comment_on(text: &str) -> Vec<Passage> {
+/// The texts of `comment on … is '…'`, of exceptions with their hints, and of refused changes; adjacent literals are one text.
+pub(super) fn sql_texts(text: &str) -> Vec<Passage> {
     let mut passages = Vec::new();
-    for (at, _) in text.match_indices("comment on ") {
-        let statement = text[at..].split(";\n").next().unwrap_or_default();
-        if let Some((_, quoted)) = statement.split_once(" is\n").or_else(|| statement.split_once(" is ")) {
-            let line = text[..at].lines().count() + 1;
-            passages.push((line, quoted.trim().trim_matches('\'').to_owned()));
+    for marker in ["comment on ", "raise exception ", "hint = ", "detail = ", "message = ", "refuse_change("]
+    {
+        for (at, _) in text.match_indices(marker) {
+            let mut rest = &text[at + marker.len()..];
+            if marker == "comment on " {
+                let statement = rest.split(";\n").next().unwrap_or_default();
+                let Some((_, quoted)) =
+                    statement.split_once(" is\n").or_else(|| statement.split_once(" is "))
+                else {
+                    continue;
+                };
+                rest = quoted;
+            }
+            let mut passage = String::new();
+            while let Some(literal) = rest.trim_start().strip_prefix('\'') {
+                let Some((inside, after)) = literal.split_once('\'') else { break };
+                passage.push_str(inside);
+                // Two quotes without a space between them are one quote.
+                if after.starts_with('\'') {
+                    passage.push('\'');
+                }
+                rest = after;
+            }
+            if !passage.is_empty() {
+                passages.push((text[..at].matches('\n').count() + 1, passage));
+            }
         }
     }
     passages
 }
 
-/// The findings of a file, or of all files of a folder.
-fn findings_in(path: &str) -> anyhow::Result<Vec<String>> {
+/// The files of a folder with their text, or the file itself. Some files are not text.
+pub(super) fn files(path: &str) -> anyhow::Result<Vec<(String, String)>> {
     let place = root().join(path);
     if !place.is_dir() {
-        // Some files are not text.
-        return Ok(fs::read_to_string(place).map(|text| findings(path, &text)).unwrap_or_default());
+        return Ok(fs::read_to_string(place).map(|text| (path.to_owned(), text)).into_iter().collect());
     }
     let mut entries: Vec<_> = fs::read_dir(place)?.collect::<Result<_, _>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     let mut found = Vec::new();
     for entry in entries {
-        found.extend(findings_in(&format!("{path}/{}", entry.file_name().to_string_lossy()))?);
+        found.extend(files(&format!("{path}/{}", entry.file_name().to_string_lossy()))?);
     }
     Ok(found)
 }
 
 #[test]
-fn no_sentence_of_a_clean_folder_hides_its_subject() -> anyhow::Result<()> {
+fn no_text_and_no_name_hides_its_subject() -> anyhow::Result<()> {
     let mut found = Vec::new();
-    for path in CLEAN {
+    for path in CHECKED {
         anyhow::ensure!(root().join(path).exists(), "{path} does not exist");
-        found.extend(findings_in(path)?);
+        for (path, text) in files(path)? {
+            found.extend(findings(&path, &text));
+        }
     }
     assert!(
         found.is_empty(),
         "name the actor, then the verb (CONTRIBUTING.md, \"Plain words\"):\n{}",
         found.join("\n")
     );
-    Ok(())
-}
-
-#[test]
-#[ignore = "counts what is left to rewrite"]
-fn unchecked_folders() -> anyhow::Result<()> {
-    let mut counts = BTreeMap::<String, usize>::new();
-    for folder in ["bench", "crates"] {
-        for finding in findings_in(folder)? {
-            let path = finding.split(':').next().unwrap_or_default();
-            if CLEAN.iter().any(|clean| Path::new(path).starts_with(clean)) {
-                continue;
-            }
-            println!("{finding}");
-            let parts: Vec<&str> = path.split('/').collect();
-            let depth = if parts.get(2) == Some(&"tests") { 4 } else { 3 };
-            *counts.entry(parts[..depth.min(parts.len() - 1)].join("/")).or_default() += 1;
-        }
-    }
-    for (folder, count) in counts {
-        println!("{count:5} {folder}");
-    }
     Ok(())
 }
 
@@ -247,6 +301,29 @@ fn hidden_subjects_are_found_in_each_kind_of_file() {
     assert_eq!(
         lines("a.sql", "-- Who comes late.\nselect 1;\ncomment on table a is\n    'What was\n    sent.';\n"),
         ["1: Who comes late.", "3: What was sent."]
+    );
+    assert_eq!(
+        lines(
+            "b.sql",
+            "select 'what';\nraise exception 'nobody must be'\n    using hint = 'it''s fine; name '\n'one';\nx.refuse_change('what was stays');\n"
+        ),
+        ["2: nobody must be", "5: what was stays"]
+    );
+    // Put together at run time, so that this file has no such texts.
+    let (bail, fun) = ("bail!(", "fn ");
+    assert_eq!(
+        lines(
+            "b.rs",
+            &format!("{bail}\"what (a) \\\n  is not\");\nlet x = \"what\";\n{bail}\"{{what}}: fine\")\n")
+        ),
+        ["1: what (a) is not"]
+    );
+    assert_eq!(
+        lines(
+            "c.rs",
+            &format!("{fun}what_is_lost() {{}}\npub {fun}a_key_of_nobody() {{}}\n{fun}what() {{}}\n")
+        ),
+        ["1: what_is_lost", "2: a_key_of_nobody"]
     );
     assert_eq!(lines("a.toml", "a = 1 # What a is\n"), ["1: What a is"]);
 }

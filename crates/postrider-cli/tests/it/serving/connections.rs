@@ -11,7 +11,7 @@ use crate::{
     world::{Output, Server, Sim, World, eventually, postrider, run},
 };
 
-/// What all roles need by default, with a sink, and what they need without one.
+/// The connections that all roles need by default, with a sink and without one.
 const WITH_SINKS: i64 = 41;
 const WITHOUT_SINKS: i64 = WITH_SINKS - 1;
 

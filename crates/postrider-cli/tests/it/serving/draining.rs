@@ -37,7 +37,7 @@ async fn the_first_sigterm_lets_a_delivery_finish_and_the_server_is_not_ready_me
     assert!(answer.body.contains("not ready: the process is shutting down"), "{}", answer.body);
     assert_eq!(get(&server.http_url, "/healthz")?.status, 200);
     assert_eq!(get(&server.http_url, "/metrics")?.status, 200);
-    // What is published now is left to others.
+    // Events published from now on are left to other processes.
     publish(&world)?;
     assert!(server.process.child.try_wait()?.is_none(), "it waits for the delivery");
 

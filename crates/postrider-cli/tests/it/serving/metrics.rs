@@ -1,4 +1,4 @@
-//! What the server tells Prometheus.
+//! The metrics that the server exposes to Prometheus.
 
 use std::collections::HashMap;
 

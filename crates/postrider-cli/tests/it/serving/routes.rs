@@ -1,4 +1,4 @@
-//! What the server answers.
+//! The server's routes and responses.
 
 use super::{SECRET, json, publish};
 use crate::http::{Answer, get, get_with_key, request};

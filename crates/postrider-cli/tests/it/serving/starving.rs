@@ -73,7 +73,7 @@ async fn a_worker_that_cannot_write_releases_its_jobs_and_another_one_finishes_t
         ready.body
     );
 
-    // What comes now is for workers that can write.
+    // New send jobs are left to workers that can write.
     let later = stage.deploy_one("later mail", "email").await?;
     let other = Server::start(&world, "campaigns", CAMPAIGNS)?;
     for run in [run, later] {

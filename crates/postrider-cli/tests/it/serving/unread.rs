@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_whose_log_nobody_reads_does_its_work_and_ends_when_it_is_told() -> anyhow::Result<()> {
+async fn a_worker_with_an_unread_log_works_and_ends_on_its_signal() -> anyhow::Result<()> {
     // Each refusal is a line of the log, between the call and its outcome.
     let (world, sim) = (World::new().await?, Sim::start(&["--fault", "refuse=1"])?);
     let stage = Stage::with_sim(&world, &sim, 20).await?;
@@ -27,7 +27,7 @@ async fn a_worker_whose_log_nobody_reads_does_its_work_and_ends_when_it_is_told(
 }
 
 #[tokio::test]
-async fn the_second_signal_stops_a_server_whose_log_nobody_reads() -> anyhow::Result<()> {
+async fn the_second_signal_stops_a_server_with_an_unread_log() -> anyhow::Result<()> {
     let (world, receiver) = (World::new().await?, Receiver::start()?);
     let mut server = Server::start_unread(&world, "api,relay", &receiver.sink(SECRET)?)?;
     publish(&world)?;
@@ -52,7 +52,7 @@ async fn a_command_does_what_it_was_told_where_its_words_cannot_be_written() -> 
     let output = create("heard").stderr(on_full_disk()?).output()?;
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stdout)?.contains("admin_key"));
-    // What was asked for is, and the command says so.
+    // The command did its work, and its error says so.
     let output = create("unheard").stdout(on_full_disk()?).output()?;
     assert_eq!(output.status.code(), Some(1));
     let words = String::from_utf8(output.stderr)?;

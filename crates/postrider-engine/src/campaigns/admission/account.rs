@@ -75,7 +75,7 @@ pub(in crate::campaigns) enum Availability {
     },
 }
 
-/// What a call has shown about the account that other processes must learn.
+/// A finding about the account that other processes must learn.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::campaigns) enum AccountSignal {
     /// Too many calls in a row failed, or the probing call did.

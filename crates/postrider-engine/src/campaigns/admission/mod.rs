@@ -105,7 +105,7 @@ struct Tokens {
     granted_at: Instant,
 }
 
-/// What the next admission waits for.
+/// The event that the next admission waits for.
 enum Wait<'a> {
     /// For a call in flight.
     Call,

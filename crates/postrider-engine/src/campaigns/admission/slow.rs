@@ -97,7 +97,7 @@ mod tests {
             ("firsts before seconds", (2, 2), &[(1, 0, new), (1, 1, new), (1, 0, new)], &[0, 2]),
             ("a tenant has a share",  (3, 2), &[(1, 0, new), (1, 0, new), (1, 0, new), (2, 0, new)], &[0, 1, 3]),
             ("all take turns",        (2, 2), &[(1, 0, old), (1, 0, new), (1, 0, new)], &[1, 2]),
-            ("no other job",  (2, 2), &[(1, 0, old), (1, 0, old)], &[0, 1]),
+            ("no other send job",  (2, 2), &[(1, 0, old), (1, 0, old)], &[0, 1]),
         ];
         for (case, bounds, jobs, expected) in table {
             assert_eq!(kept(bounds, jobs), expected, "{case}");

@@ -473,13 +473,13 @@ fn item(state: &mut State<'_, '_>, value: &Value, key: &Value) -> Result<Value, 
 fn part(state: &mut State<'_, '_>, value: &Value, from: &Value, to: &Value) -> Result<Value, Error> {
     charge(state, value, 1)?;
     let entries = value.len().unwrap_or(0);
-    let position = |given: &Value, otherwise: usize| -> Result<usize, Error> {
-        if given.is_none() {
+    let position = |raw: &Value, otherwise: usize| -> Result<usize, Error> {
+        if raw.is_none() {
             return Ok(otherwise);
         }
-        let given = i64::try_from(given.clone())?;
-        let from_start = usize::try_from(given.unsigned_abs()).unwrap_or(usize::MAX);
-        Ok(if given < 0 { entries.saturating_sub(from_start) } else { from_start.min(entries) })
+        let raw = i64::try_from(raw.clone())?;
+        let from_start = usize::try_from(raw.unsigned_abs()).unwrap_or(usize::MAX);
+        Ok(if raw < 0 { entries.saturating_sub(from_start) } else { from_start.min(entries) })
     };
     let (from, to) = (position(from, 0)?, position(to, entries)?);
     let wanted = to.saturating_sub(from);

@@ -23,7 +23,7 @@ use postrider_model::{
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, StoreError,
-    channels::replies::{self, ClaimedReply, Room},
+    channels::replies::{self, Capacity, ClaimedReply},
     postgres::wakeups::Wakeups,
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -112,13 +112,13 @@ impl Dispatcher {
             // Marked before the claim, so that a hint during the claim is not lost.
             self.wakeups.mark_unchanged();
             in_flight.collect_ended();
-            let room = in_flight.room();
-            let is_full = match room.limit {
+            let capacity = in_flight.capacity();
+            let is_full = match capacity.limit {
                 0 => {
                     shared.health.passed();
                     false
                 }
-                _ => match in_flight.claim(&room).await {
+                _ => match in_flight.claim(&capacity).await {
                     Ok(is_full) => {
                         shared.health.passed();
                         is_full
@@ -169,10 +169,10 @@ impl InFlight {
     }
 
     /// The capacity for further attempts.
-    fn room(&self) -> Room {
+    fn capacity(&self) -> Capacity {
         let (settings, now) = (&self.shared.settings, Instant::now());
         let free = settings.concurrency.saturating_sub(self.attempts.len());
-        Room {
+        Capacity {
             limit: free.min(settings.batch_size),
             per_account: settings.account_concurrency,
             accounts: self
@@ -185,10 +185,10 @@ impl InFlight {
     }
 
     /// Claims replies tenant by tenant and begins their attempts. Returns whether the claims used the whole capacity.
-    async fn claim(&mut self, room: &Room) -> Result<bool, StoreError> {
+    async fn claim(&mut self, capacity: &Capacity) -> Result<bool, StoreError> {
         let shared = Arc::clone(&self.shared);
-        let mut left = room.limit;
-        for share in within(replies::choose(&shared.pool, room)).await? {
+        let mut left = capacity.limit;
+        for share in within(replies::choose(&shared.pool, capacity)).await? {
             if left == 0 {
                 break;
             }

@@ -25,19 +25,19 @@ pub struct Delimiter(u8);
 
 /// A text that is not a delimiter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a delimiter; use one printable character, such as , or ; or |, or the word tab")]
+#[error("`{raw}` is not a delimiter; use one printable character, such as , or ; or |, or the word tab")]
 pub struct NotADelimiter {
-    given: String,
+    raw: String,
 }
 
 impl FromStr for Delimiter {
     type Err = NotADelimiter;
 
-    fn from_str(given: &str) -> Result<Self, NotADelimiter> {
-        match given.as_bytes() {
+    fn from_str(raw: &str) -> Result<Self, NotADelimiter> {
+        match raw.as_bytes() {
             b"tab" | b"\t" | b"\\t" => Ok(Self(b'\t')),
             [byte] if byte.is_ascii_punctuation() && *byte != b'"' => Ok(Self(*byte)),
-            _ => Err(NotADelimiter { given: given.to_owned() }),
+            _ => Err(NotADelimiter { raw: raw.to_owned() }),
         }
     }
 }

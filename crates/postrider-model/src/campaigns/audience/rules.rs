@@ -25,23 +25,23 @@ pub struct Country(country::Id);
 
 /// A text that is no country code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a country code; use two letters, such as DE or US")]
+#[error("`{input}` is not a country code; use two letters, such as DE or US")]
 pub struct NotACountry {
-    given: String,
+    input: String,
 }
 
 impl FromStr for Country {
     type Err = NotACountry;
 
-    fn from_str(given: &str) -> Result<Self, NotACountry> {
-        let id = given.to_ascii_uppercase().parse();
-        id.map(Self).map_err(|_| NotACountry { given: given.to_owned() })
+    fn from_str(input: &str) -> Result<Self, NotACountry> {
+        let id = input.to_ascii_uppercase().parse();
+        id.map(Self).map_err(|_| NotACountry { input: input.to_owned() })
     }
 }
 
 /// Validates the name of a list and trims it.
-pub fn list_name(given: &str) -> Result<String, Problem> {
-    let name = given.trim();
+pub fn list_name(input: &str) -> Result<String, Problem> {
+    let name = input.trim();
     if name.is_empty() || name.len() > LIST_NAME_BYTES_MAX {
         return Err(problem!("a list needs a name of 1 to {LIST_NAME_BYTES_MAX} bytes"));
     }
@@ -76,11 +76,11 @@ impl Rules {
 
     /// Validates a draft. Returns the first problem found.
     pub(super) fn check(&self, draft: Draft) -> Result<Lead, Problem> {
-        let external_id = given(draft.external_id).map(external_id).transpose()?;
-        let email = given(draft.email).map(email).transpose()?;
-        let phone = given(draft.phone).map(|text| self.phone(&text)).transpose()?;
-        let timezone = given(draft.timezone).map(|text| self.timezone(&text)).transpose()?;
-        let suppression_reason = given(draft.unsubscribed).map(suppression).transpose()?.flatten();
+        let external_id = non_empty(draft.external_id).map(external_id).transpose()?;
+        let email = non_empty(draft.email).map(email).transpose()?;
+        let phone = non_empty(draft.phone).map(|text| self.phone(&text)).transpose()?;
+        let timezone = non_empty(draft.timezone).map(|text| self.timezone(&text)).transpose()?;
+        let suppression_reason = non_empty(draft.unsubscribed).map(suppression).transpose()?.flatten();
         check_size(&draft.attributes)?;
         let identity = match (&external_id, &email, &phone) {
             (Some(id), _, _) => format!("id:{id}"),
@@ -121,7 +121,7 @@ impl Rules {
 }
 
 /// A text without the space around it; empty is absent.
-fn given(text: Option<String>) -> Option<String> {
+fn non_empty(text: Option<String>) -> Option<String> {
     let text = text?;
     let trimmed = text.trim();
     match trimmed.len() {

@@ -20,10 +20,10 @@ pub struct Cron {
 /// A text that is not a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{given}` is not a cron expression: {problem}; write minute, hour, day, month and weekday, as in `*/5 * * * *` or `30 9 * * MON-FRI`"
+    "`{input}` is not a cron expression: {problem}; write minute, hour, day, month and weekday, as in `*/5 * * * *` or `30 9 * * MON-FRI`"
 )]
 pub struct InvalidCron {
-    given: String,
+    input: String,
     problem: String,
 }
 
@@ -88,9 +88,9 @@ fn normalize(text: &str) -> Result<String, String> {
 impl FromStr for Cron {
     type Err = InvalidCron;
 
-    fn from_str(given: &str) -> Result<Self, InvalidCron> {
-        let text = given.trim();
-        let refuse = |problem: String| InvalidCron { given: shortened(text), problem };
+    fn from_str(input: &str) -> Result<Self, InvalidCron> {
+        let text = input.trim();
+        let refuse = |problem: String| InvalidCron { input: shortened(text), problem };
 
         let expression = normalize(text).map_err(refuse)?;
         let pattern: croner::Cron =

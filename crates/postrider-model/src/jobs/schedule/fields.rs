@@ -32,18 +32,18 @@ const SUNDAY_AT_THE_END: u8 = 7;
 
 /// Rewrites names as numbers, or returns the problem of the expression.
 pub(super) fn normalize(text: &str) -> Result<String, String> {
-    let given: Vec<&str> = text.split_ascii_whitespace().collect();
-    match given.len() {
+    let input: Vec<&str> = text.split_ascii_whitespace().collect();
+    match input.len() {
         5 => {}
         6 | 7 => {
-            return Err(format!("it has {} fields; seconds and years cannot be given", given.len()));
+            return Err(format!("it has {} fields; seconds and years cannot be given", input.len()));
         }
         1 => return Err("it has one field instead of five".to_owned()),
         other => return Err(format!("it has {other} fields instead of five")),
     }
     let mut numbers = Vec::with_capacity(FIELDS.len());
-    for (field, given) in FIELDS.iter().zip(given) {
-        let items: Result<Vec<_>, _> = given.split(',').map(|item| field.item(item)).collect();
+    for (field, input) in FIELDS.iter().zip(input) {
+        let items: Result<Vec<_>, _> = input.split(',').map(|item| field.item(item)).collect();
         numbers.push(items?.join(","));
     }
     Ok(numbers.join(" "))

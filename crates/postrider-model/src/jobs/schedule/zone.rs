@@ -20,9 +20,9 @@ pub struct Zone {
 
 /// A text that is not the name of a zone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a time zone: {problem}; {advice}")]
+#[error("`{input}` is not a time zone: {problem}; {advice}")]
 pub struct UnknownZone {
-    given: String,
+    input: String,
     problem: &'static str,
     advice: String,
 }
@@ -64,17 +64,17 @@ const NO_PLACE: &[&str] = &["Factory", "Etc/Unknown"];
 impl FromStr for Zone {
     type Err = UnknownZone;
 
-    fn from_str(given: &str) -> Result<Self, UnknownZone> {
-        Self::find(given).ok_or_else(|| UnknownZone {
-            given: shortened(given),
-            problem: problem(given),
-            advice: advice(given),
+    fn from_str(input: &str) -> Result<Self, UnknownZone> {
+        Self::find(input).ok_or_else(|| UnknownZone {
+            input: shortened(input),
+            problem: problem(input),
+            advice: advice(input),
         })
     }
 }
 
-fn problem(given: &str) -> &'static str {
-    let lower = given.trim().to_ascii_lowercase();
+fn problem(input: &str) -> &'static str {
+    let lower = input.trim().to_ascii_lowercase();
     let offset = lower.strip_prefix("utc").or_else(|| lower.strip_prefix("gmt")).unwrap_or(&lower);
     if lower.is_empty() {
         "it is empty"
@@ -87,31 +87,31 @@ fn problem(given: &str) -> &'static str {
     }
 }
 
-fn advice(given: &str) -> String {
-    match nearest(given).as_slice() {
+fn advice(input: &str) -> String {
+    match nearest(input).as_slice() {
         [] => "write it like `Europe/Berlin`, or `UTC`".to_owned(),
         names => format!("did you mean {}?", names.join(" or ")),
     }
 }
 
 /// Up to three similar names.
-fn nearest(given: &str) -> Vec<String> {
-    let given: Vec<u8> = given
+fn nearest(input: &str) -> Vec<String> {
+    let input: Vec<u8> = input
         .trim()
         .bytes()
         .map(|byte| if byte == b' ' { b'_' } else { byte.to_ascii_lowercase() })
         .collect();
-    if !(3..=40).contains(&given.len()) {
+    if !(3..=40).contains(&input.len()) {
         return Vec::new();
     }
     // One mistake per four letters is a typing error; more is another word.
-    let most = given.len() / 4;
+    let most = input.len() / 4;
     let mut near: Vec<(usize, String)> = Zone::names()
         .filter_map(|name| {
             let lower = name.to_ascii_lowercase();
             // Compare with the last part as well, because people write `Berlin`.
             let city = lower.rsplit('/').next().unwrap_or(&lower);
-            let distance = edits(&given, lower.as_bytes()).min(edits(&given, city.as_bytes()));
+            let distance = edits(&input, lower.as_bytes()).min(edits(&input, city.as_bytes()));
             (distance <= most).then_some((distance, name))
         })
         .collect();

@@ -103,7 +103,7 @@ pub fn sign(secret: &str, text: &[u8]) -> String {
 #[test]
 fn a_time_is_near_now() {
     let now = NOW.as_second();
-    for (given, is_near) in [
+    for (input, is_near) in [
         (now.to_string(), true),
         ((now - 300).to_string(), true),
         ((now + 300).to_string(), true),
@@ -118,8 +118,8 @@ fn a_time_is_near_now() {
         (format!("{now}.0"), false),
         (String::new(), false),
     ] {
-        let checked = check_time("x-time", &given, NOW);
-        assert_eq!(checked.is_ok(), is_near, "{given}: {checked:?}");
+        let checked = check_time("x-time", &input, NOW);
+        assert_eq!(checked.is_ok(), is_near, "{input}: {checked:?}");
     }
 }
 
@@ -127,12 +127,12 @@ fn a_time_is_near_now() {
 #[test]
 fn a_signature_is_an_hmac_in_hex() {
     let right = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
-    let verify = |secret: &str, given: &str| {
+    let verify = |secret: &str, input: &str| {
         let signature = signature(&secret.into()).unwrap();
-        verify_hex(&signature, &[b"what do ya want ", b"for nothing?"], given, "Fax")
+        verify_hex(&signature, &[b"what do ya want ", b"for nothing?"], input, "Fax")
     };
     assert_eq!(verify("Jefe", right), Ok(()));
-    for (secret, given) in [
+    for (secret, input) in [
         ("Jefe", ""),
         ("Jefe", &right[..62]),
         ("Jefe", &right[..63]),
@@ -143,8 +143,8 @@ fn a_signature_is_an_hmac_in_hex() {
         ("Jefe2", right),
         ("", right),
     ] {
-        let refused = verify(secret, given);
-        assert!(matches!(refused, Err(CallbackRefused::Forged(_))), "{secret} {given}: {refused:?}");
+        let refused = verify(secret, input);
+        assert!(matches!(refused, Err(CallbackRefused::Forged(_))), "{secret} {input}: {refused:?}");
     }
 }
 

@@ -130,13 +130,13 @@ fn part(kind: ContentType, text: &str) -> Result<SinglePart, String> {
 }
 
 /// Parses an address for a command and a header. Its domain is in ASCII; the part before the `@` stays unchanged.
-pub fn address(given: &str) -> Result<Address, String> {
+pub fn address(input: &str) -> Result<Address, String> {
     let forbidden = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '<' | '>');
-    if given.contains(forbidden) {
+    if input.contains(forbidden) {
         return Err("holds a space, a line break or an angle bracket".to_owned());
     }
     let not_one = |_| "is not an address like name@example.com".to_owned();
-    let parsed: Address = given.parse().map_err(not_one)?;
+    let parsed: Address = input.parse().map_err(not_one)?;
     if parsed.domain().is_ascii() {
         return Ok(parsed);
     }
@@ -147,16 +147,16 @@ pub fn address(given: &str) -> Result<Address, String> {
 }
 
 /// `Name <name@example.com>`, or the address alone.
-pub fn mailbox(given: &str) -> Result<Mailbox, String> {
-    if given.contains(char::is_control) {
+pub fn mailbox(input: &str) -> Result<Mailbox, String> {
+    if input.contains(char::is_control) {
         return Err("holds a line break or another control character".to_owned());
     }
-    if given.chars().count() > MAILBOX_CHARS_MAX {
+    if input.chars().count() > MAILBOX_CHARS_MAX {
         return Err(format!("is longer than {MAILBOX_CHARS_MAX} characters"));
     }
-    let Some((name, email)) = given.trim_end().strip_suffix('>').and_then(|given| given.rsplit_once('<'))
+    let Some((name, email)) = input.trim_end().strip_suffix('>').and_then(|input| input.rsplit_once('<'))
     else {
-        return Ok(Mailbox::new(None, address(given)?));
+        return Ok(Mailbox::new(None, address(input)?));
     };
     let name = name.trim();
     // A name with commas may be quoted or not; the mailbox is the same.

@@ -141,11 +141,11 @@ impl SmtpAdapter {
         if port == 0 {
             return Err(invalid("`port` is 0; usual are 465 with `tls` and 587 with `starttls`"));
         }
-        let mailbox = |name: &str, given: &str| {
-            compose::mailbox(given).map_err(|wrong| invalid(format!("`{name}` {wrong}")))
+        let mailbox = |name: &str, input: &str| {
+            compose::mailbox(input).map_err(|wrong| invalid(format!("`{name}` {wrong}")))
         };
         let from = mailbox("from", &settings.from)?;
-        let reply_to = settings.reply_to.map(|given| mailbox("reply_to", &given)).transpose()?;
+        let reply_to = settings.reply_to.map(|input| mailbox("reply_to", &input)).transpose()?;
         let hello = settings.hello.unwrap_or_else(|| from.email.domain().to_owned());
         if hello.is_empty() || !hello.chars().all(|c| c.is_ascii_alphanumeric() || ".-_:[]".contains(c)) {
             return Err(invalid("`hello` is not the name of a machine, like mail.example.com"));

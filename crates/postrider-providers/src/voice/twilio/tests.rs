@@ -105,11 +105,11 @@ fn a_signature_is_the_one_that_twilio_documents() {
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let url = "https://mycompany.com/myapp.php?foo=1&bar=2";
-    let given = STANDARD.decode("RSOYDt4T1cUTdK1PDd93/VVr8B8=").unwrap();
-    assert!(twilio.is_signed(url, &form, &given));
-    assert!(!twilio.is_signed("https://mycompany.com/myapp.php?foo=1&bar=3", &form, &given));
-    assert!(!twilio.is_signed(url, &form[1..], &given));
-    assert!(!twilio.is_signed(url, &form, &given[..19]));
+    let received = STANDARD.decode("RSOYDt4T1cUTdK1PDd93/VVr8B8=").unwrap();
+    assert!(twilio.is_signed(url, &form, &received));
+    assert!(!twilio.is_signed("https://mycompany.com/myapp.php?foo=1&bar=3", &form, &received));
+    assert!(!twilio.is_signed(url, &form[1..], &received));
+    assert!(!twilio.is_signed(url, &form, &received[..19]));
     assert!(!twilio.is_signed(url, &form, &[]));
 }
 

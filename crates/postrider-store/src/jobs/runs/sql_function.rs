@@ -105,7 +105,7 @@ pub fn check_sql_schema(name: &SqlName, schemas: &[String]) -> Result<(), String
     let (schema, _) = name.parts();
     if CLOSED.contains(&schema) || schema.starts_with("pg_") {
         return Err(format!(
-            "the functions of the schema `{schema}` cannot be run as jobs; put yours into another one"
+            "the functions of the schema `{schema}` cannot be called by job runs; put yours into another one"
         ));
     }
     if schemas.iter().any(|allowed| allowed == schema) {
@@ -116,7 +116,7 @@ pub fn check_sql_schema(name: &SqlName, schemas: &[String]) -> Result<(), String
         _ => format!("names only {}", schemas.join(", ")),
     };
     Err(format!(
-        "the functions of the schema `{schema}` may not be run as jobs: jobs.sql_schemas {named}; add `{schema}` to it, for every process"
+        "the functions of the schema `{schema}` may not be called by job runs: jobs.sql_schemas {named}; add `{schema}` to it, for every process"
     ))
 }
 

@@ -159,7 +159,7 @@ impl From<Snapshot> for Board {
         let open: Vec<_> = open.filter(|state| !state.run.status.is_terminal()).collect();
         let mut hints: Vec<String> = open.iter().filter_map(|state| one_run::why_it_waits(state)).collect();
         if !open.is_empty() && open.iter().all(|state| one_run::waits_for_a_worker(state)) {
-            hints.push("no worker has taken a job yet; `postrider serve` runs one".to_owned());
+            hints.push("no worker has taken a send job yet; `postrider serve` runs one".to_owned());
         }
         hints
             .extend(snapshot.not_advanced.iter().map(|why| format!("the next phase was not started: {why}")));
@@ -272,7 +272,7 @@ mod tests {
         let past = "2020-03-01T08:00:00Z";
         assert_eq!(
             details(past, waiting),
-            "in progress, 0 %; 2 jobs wait until 2130-03-01 08:00:00Z: the current time is outside the sending hours"
+            "in progress, 0 %; 2 send jobs wait until 2130-03-01 08:00:00Z: the current time is outside the sending hours"
         );
         assert_eq!(
             details("2130-03-01T08:00:00Z", json!(null)),

@@ -48,7 +48,7 @@ pub async fn follow(pool: &Pool, tenant: &Tenant, run: RunId, json: bool) -> any
             && states.iter().all(waits_for_a_worker)
         {
             warned_of_worker = true;
-            display.print("no worker has taken a job yet; `postrider serve` runs one");
+            display.print("no worker has taken a send job yet; `postrider serve` runs one");
         }
         if !warned_of_retries && let Some(why) = states.iter().find_map(why_it_waits) {
             warned_of_retries = true;
@@ -86,7 +86,7 @@ pub fn why_it_waits(state: &RunState) -> Option<String> {
     match (progress.jobs.retrying, progress.in_doubt) {
         (0, _) => None,
         (_, 0) => Some(format!(
-            "a job was postponed and is retried; `postrider trace {}` shows the reason",
+            "a send job was postponed and is retried; `postrider trace {}` shows the reason",
             state.run.id
         )),
         (_, in_doubt) => Some(format!(

@@ -6,7 +6,7 @@ use postrider_store::campaigns::RunState;
 
 use crate::cli::output;
 
-/// A clause, such as `3 jobs wait until 2026-03-01 08:00:00Z: the current time is outside the sending hours`. `None` when the run does not wait.
+/// A clause, such as `3 send jobs wait until 2026-03-01 08:00:00Z: the current time is outside the sending hours`. `None` when the run does not wait.
 pub fn of_run(state: &RunState) -> Option<String> {
     if state.run.status.is_terminal() {
         return None;
@@ -19,7 +19,7 @@ pub fn of_run(state: &RunState) -> Option<String> {
 
 /// The clause for send jobs that wait for a limit of their account.
 pub fn for_account(jobs: i64, why: &str, until: Timestamp) -> String {
-    let jobs = if jobs == 1 { "1 job waits".to_owned() } else { format!("{jobs} jobs wait") };
+    let jobs = if jobs == 1 { "1 send job waits".to_owned() } else { format!("{jobs} send jobs wait") };
     format!("{jobs} until {}: {why}", output::time(until))
 }
 

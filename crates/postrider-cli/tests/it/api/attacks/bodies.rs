@@ -136,7 +136,7 @@ async fn a_file_that_cannot_be_read_is_refused_or_reported_line_by_line() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_takes_no_json_minds_no_body() -> anyhow::Result<()> {
+async fn routes_without_a_json_body_accept_an_empty_body() -> anyhow::Result<()> {
     let duel = Duel::new().await?;
     let owner = &duel.attacker;
     let before = duel.census().await?;

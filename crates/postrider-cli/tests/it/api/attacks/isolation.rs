@@ -12,16 +12,16 @@ fn unknown(operation: &Operation) -> &'static str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_tenant_has_is_answered_like_what_does_not_exist() -> anyhow::Result<()> {
+async fn a_resource_of_another_tenant_gets_the_answer_of_a_missing_one() -> anyhow::Result<()> {
     let duel = Duel::new().await?;
     let (attacker, victim) = (&duel.attacker, &duel.victim);
     let before = duel.census().await?;
-    // What is made under a name is made for who asks, whatever others have under it.
+    // A request that creates a named resource creates it for its caller, whether or not other tenants use that name.
     let makes = |operation: &&Operation| operation.attack.names == Names::NewFunction;
     let about_something = duel.operations.iter().filter(|operation| operation.names_something());
     for operation in about_something.filter(|operation| !makes(operation)) {
         let ask = |id: &str| {
-            // Whatever else says whose request this is counts for nothing.
+            // Only the API key decides the tenant; the server ignores every other claim in the request.
             let mut call = duel.call(operation, victim, id).key(&attacker.tenant.admin);
             for name in ["x-tenant-id", "x-tenant", "tenant", "x-workspace-id", "x-forwarded-user"] {
                 call = call.header(name, &victim.tenant.id.0.to_string());
@@ -180,7 +180,7 @@ async fn no_field_can_be_set_that_is_not_the_callers_to_set() -> anyhow::Result<
             }
             whole[*forced] = json!(value);
             let reply = send(&whole)?;
-            // What may name a workspace may not name somebody else's.
+            // A workspace in the request must belong to the caller.
             let expected = if *forced == "workspace_id" && reply.status == 422 { 422 } else { 400 };
             let field = reply.field(expected).with_context(|| format!("{operation} with `{forced}`"))?;
             assert_eq!(field, *forced, "{operation}");
@@ -198,7 +198,7 @@ async fn no_field_can_be_set_that_is_not_the_callers_to_set() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_body_or_query_names_must_be_the_callers_own() -> anyhow::Result<()> {
+async fn ids_in_bodies_and_queries_must_belong_to_the_caller() -> anyhow::Result<()> {
     let duel = Duel::new().await?;
     let (attacker, victim) = (&duel.attacker, &duel.victim);
     let before = duel.census().await?;

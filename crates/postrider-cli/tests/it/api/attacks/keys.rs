@@ -1,4 +1,4 @@
-//! Who is let in, by every operation.
+//! Authentication and roles of every operation.
 
 use postrider_model::tenancy::Role;
 use postrider_store::{postgres::pool, tenancy::keys};

@@ -1,4 +1,4 @@
-//! What a caller says does not become a line of the log, and what is secret stands nowhere.
+//! Caller input forges no log line, and no secret is printed.
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::{
 /// A secret of an account that is easy to find again.
 const CANARY: &str = "canary-6b1f0a-secret";
 
-/// What would begin a line of its own, or write over one.
+/// Characters that would begin a new log line, or overwrite one.
 const HOSTILE: &str = "x\r\nFORGED line\n\u{1b}[2J\u{1b}]0;FORGED\u{7}\u{8}\u{2028}\u{85}FORGED";
 
 /// The same in a path or a query.
@@ -62,7 +62,7 @@ fn say_hostile_things(duel: &Duel, owner: &Things) -> anyhow::Result<Vec<String>
         let named = operation.path.split('/').map(|part| if part.starts_with('{') { ENCODED } else { part });
         let named = format!("{}{}", named.collect::<Vec<_>>().join("/"), operation.attack.query);
         let asked = format!("{plain}{}{ENCODED}={ENCODED}", if plain.contains('?') { '&' } else { '?' });
-        // What would stay open for ever is not asked as it should be.
+        // A stream stays open, so the test requests only its refused variants.
         let paths = if operation.attack.operation == "stream_campaign_events" {
             vec![named, asked]
         } else {
@@ -96,7 +96,7 @@ fn log(stage: &Stage) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_callers_say_makes_no_line_of_the_log_and_no_secret_stands_anywhere() -> anyhow::Result<()> {
+async fn caller_input_forges_no_log_line_and_no_secret_is_printed() -> anyhow::Result<()> {
     // All that can be logged.
     let duel = Duel::with("filter = 'trace'\n[api]\nrate_per_second = 0\n").await?;
     let owner = &duel.attacker;

@@ -15,15 +15,15 @@ use crate::campaigns::execution::calls::finalize;
 pub struct Attack {
     /// Its id in the document.
     pub operation: &'static str,
-    /// Who is let in.
+    /// The role that the operation requires.
     pub needs: Needs,
-    /// What its path names.
+    /// The resource in the path.
     pub names: Names,
-    /// What its query must say.
+    /// The required query parameters.
     pub query: &'static str,
     /// A body that it takes.
     pub sent: Sent,
-    /// What its owner is answered.
+    /// The status that the owner gets.
     pub done: u16,
 }
 
@@ -156,7 +156,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("unlink_channel_sender", OPERATOR, Names::Link, Sent::Nothing, 204),
     attack("put_channel_executor", ADMIN, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "kind": "echo", "sentinel": { "blocked_words": ["refund"] } })), 200),
     attack("remove_channel_executor", ADMIN, Names::Executor, Sent::Nothing, 204),
-    // Nobody is there to run it.
+    // No runner is started, so the caller does not wait.
     Attack { query: "?wait=0", ..attack("invoke_function", OPERATOR, Names::Function, Sent::Json(|things| json!({ "input": things.mark })), 202) },
     attack("retry_job_run", OPERATOR, Names::FailedRun, Sent::Nothing, 200),
     attack("cancel_job_run", OPERATOR, Names::JobRun, Sent::Json(|_| json!({ "note": "not needed" })), 200),
@@ -182,7 +182,7 @@ fn account(name: &str) -> Value {
     json!({ "name": name, "provider": "sim", "settings": { "url": "https://sim.example" }, "secret": "s" })
 }
 
-/// Somebody writes at an account that is there, and `echo` executes it.
+/// A sender writes to an existing account, and `echo` executes the message.
 async fn conversation(stage: &Stage, tenant: &Tenant, account: &str) -> anyhow::Result<Conversation> {
     Conversation::at(&stage.admin, tenant.id, account.parse()?, "sim").await
 }
@@ -191,7 +191,7 @@ fn asset(name: &str) -> Value {
     json!({ "name": name, "channel": "email", "content": { "subject": "Hello", "text": name } })
 }
 
-/// What a tenant has: at least two rows in every list, all of which show its mark.
+/// The resources of a tenant: at least two rows in every list, all of which show its mark.
 pub struct Things {
     pub tenant: Tenant,
     /// Stands in every name.
@@ -284,7 +284,7 @@ impl Things {
         })
     }
 
-    /// What an operation's path names.
+    /// The id or name for the path of an operation.
     pub fn named(&self, names: Names) -> &str {
         match names {
             Names::Nothing => "",
@@ -325,7 +325,7 @@ impl Things {
         format!("email,number\n{}-imported@example.org,1\n", self.mark)
     }
 
-    /// What nobody else may ever be shown.
+    /// Texts that no other tenant may ever see.
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
         let Self { channel_message, dead_reply, executor, link, .. } = self;

@@ -1,4 +1,4 @@
-//! What an invocation is answered, whatever becomes of its run.
+//! The response to an invocation, for every end of its job run.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ async fn an_invocation_answers_with_the_result_and_the_next_one_with_what_is_in_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_that_it_failed_for_good_or_was_cancelled() -> anyhow::Result<()> {
+async fn a_waiting_caller_learns_of_a_final_failure_or_a_cancellation() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     noop(&stage, "sync", &json!({ "retry": { "max_retries": 0 } }))?;
     let waiting = meanwhile(invocation(&stage, &stage.acme, WAIT, &json!({})));
@@ -124,7 +124,7 @@ async fn a_repeated_invocation_answers_for_the_run_of_the_first() -> anyhow::Res
         (first.header("idempotent-replayed"), second.header("idempotent-replayed")),
         (None, Some("true"))
     );
-    // What made no run leaves its key free.
+    // A request that made no job run leaves its key free.
     let refused = invocation(&stage, &stage.acme, "slow/invoke?wait=0", &json!({})).idempotency_key("free");
     refused.send()?.problem(409)?;
     assert_eq!(stage.count("select count(*) from tenancy.requests").await?, 2);
@@ -154,7 +154,7 @@ async fn past_the_wait_and_when_the_process_stops_the_run_goes_on_without_its_ca
 }
 
 #[tokio::test]
-async fn what_comes_with_the_program_is_there_for_every_tenant_once_it_is_used() -> anyhow::Result<()> {
+async fn a_built_in_function_exists_for_every_tenant_after_its_first_use() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let shown = || stage.get(&stage.acme.viewer, "/functions/noop");
     shown()?.problem(404)?;

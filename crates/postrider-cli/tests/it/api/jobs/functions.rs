@@ -49,7 +49,7 @@ async fn a_function_is_set_replaced_listed_and_removed() -> anyhow::Result<()> {
     expected.sort_by_key(|name| found.iter().position(|found| found == name));
     assert_eq!(found, expected);
 
-    // What a schedule needs stays, as what it runs and as what it waits for.
+    // A function that a schedule uses, or waits for, cannot be removed.
     let schedule = json!({ "function_name": "a", "cron": "@daily", "depends_on": ["b"] });
     stage.post(&stage.acme.operator, "/schedules", &schedule)?.expect(201)?;
     let delete =
@@ -129,7 +129,7 @@ async fn a_function_that_makes_no_sense_is_refused_with_its_field() -> anyhow::R
         (sql("rebuild"), 422, "target", "write it with its schema, such as `public.rebuild`"),
         (sql("app.gone"), 422, "target", "there is no function app.gone(jsonb) in the database"),
         (sql("app.closed"), 422, "target", "the worker may not call app.closed; run: grant"),
-        (sql("jobs.cancel_run"), 422, "target", "cannot be run as jobs"),
+        (sql("jobs.cancel_run"), 422, "target", "cannot be called by job runs"),
         (sql("public.open"), 422, "target", "jobs.sql_schemas names only app; add `public` to it"),
         (json!({ "target": { "builtin": "nope" } }), 422, "target", "known are detect-alerts, "),
         (

@@ -1,4 +1,4 @@
-//! What an invocation may say, and what it may not.
+//! Valid and invalid invocations.
 
 use serde_json::{Value, json};
 

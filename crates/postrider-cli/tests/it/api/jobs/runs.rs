@@ -99,7 +99,7 @@ async fn only_what_failed_is_retried_and_only_where_its_key_is_free() -> anyhow:
 }
 
 #[tokio::test]
-async fn what_is_not_over_is_cancelled_once_and_for_ever() -> anyhow::Result<()> {
+async fn an_unfinished_job_run_is_cancelled_once_and_for_ever() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     noop(&stage, "sync", &json!({ "retry": { "max_retries": 0 } }))?;
     let run = begin(&stage, "sync")?;

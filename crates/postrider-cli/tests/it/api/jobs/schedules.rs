@@ -49,7 +49,7 @@ async fn a_schedule_is_made_replaced_switched_and_removed() -> anyhow::Result<()
     assert_eq!(made["next_firings"][0]["at"], made["next_fire_at"]);
     assert!(made["next_firings"][0]["local"].as_str().is_some_and(|local| local.ends_with(":00:00+00:00")));
 
-    // What comes with the program is made where it is named.
+    // A schedule that names a built-in function creates that function.
     let more = json!({
         "function_name": "detect-alerts", "cron": "30 9 * * MON-FRI", "timezone": "Europe/Berlin", "grain": "day",
         "input": { "failed_max": 7 }, "entities": { "b": 1, "a": [2] }, "depends_on": ["sync", "noop"], "misfire": "all", "enabled": false,

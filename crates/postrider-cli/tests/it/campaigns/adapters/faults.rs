@@ -97,9 +97,9 @@ async fn the_sim_takes_every_channel_and_knows_each_by_the_key_of_its_reservatio
     Ok(())
 }
 
-// Nobody listens, the account is wrong, or somebody else does not speak our language.
+// No server listens, the account is wrong, or the server speaks another protocol.
 #[tokio::test]
-async fn what_never_reached_a_provider_is_not_sent() -> anyhow::Result<()> {
+async fn a_call_that_never_reached_the_provider_is_not_sent() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
     let sim = Sim::start(&["--token", "hunter2", "--smtp-user", "user", "--smtp-password", "pass"])?;

@@ -146,7 +146,7 @@ fn normal(text: &str) -> String {
     text.replace("\r\n", "\n").replace('\r', "\n")
 }
 
-/// What arrived. The last line of a mail always has an end.
+/// The text that arrived. The last line of a mail always has an end.
 fn arrived(received: &Value, sent: Option<&str>) -> Option<String> {
     let text = normal(received.as_str()?);
     let ended = sent.is_some_and(|sent| normal(sent).ends_with('\n'));
@@ -203,7 +203,7 @@ async fn a_user_signs_in_in_both_ways() -> anyhow::Result<()> {
 
 // The other way around: the mail client of Python's standard library against our sim.
 #[tokio::test]
-async fn the_sim_understands_somebody_elses_client() -> anyhow::Result<()> {
+async fn the_sim_understands_an_independent_client() -> anyhow::Result<()> {
     let client = r#"
 import email.message, smtplib, sys
 for way in ["CRAM-MD5 LOGIN", "PLAIN"]:

@@ -65,7 +65,7 @@ impl MailServer {
         Ok(Self { process, port: u16::try_from(port)? })
     }
 
-    /// What it received under this key. It says so before it answers.
+    /// The request that the server received under this key. It says so before it answers.
     pub fn received(&self, key: &str) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.process.wait_for_line(key)?)?)
     }

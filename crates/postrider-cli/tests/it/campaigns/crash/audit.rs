@@ -60,7 +60,7 @@ pub struct Facts {
     pub in_flight_max: usize,
 }
 
-/// What is wrong. Each list is empty if the guarantee held.
+/// The violations that the auditor found. Each list is empty if the guarantee held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Keys that the provider acted on more than once.
@@ -84,7 +84,7 @@ pub struct Report {
     /// In doubt, although its worker was never struck and the provider answered.
     pub doubt_without_cause: Vec<String>,
     pub in_doubt: usize,
-    /// What the faults can account for.
+    /// The number that the faults account for.
     pub in_doubt_max: usize,
 }
 

@@ -46,7 +46,7 @@ fn refused(item: u32) -> Receipt {
 
 type Change = fn(&mut Facts);
 
-/// What the auditor says after this change.
+/// The auditor's report after this change.
 fn after(change: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = well();
     change(&mut facts);

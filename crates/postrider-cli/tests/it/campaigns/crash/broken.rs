@@ -42,7 +42,7 @@ async fn play() -> anyhow::Result<()> {
         terminate.recv().await;
         stop.cancel();
     });
-    // What a server says once all of it is there.
+    // The log line of a server whose loops have started.
     tracing::info!("postrider is serving at nowhere");
     match how.as_str() {
         "takes silence for a refusal" => retry_unknown(&database, shutdown).await,
@@ -91,7 +91,7 @@ impl Adapter for Hasty {
 }
 
 impl Provider for HastyProvider {
-    // What `async_trait` would write.
+    // The signature that `async_trait` would generate.
     fn call<'life0, 'life1, 'life2, 'async_trait>(
         &'life0 self,
         reservation: &'life1 Reservation,

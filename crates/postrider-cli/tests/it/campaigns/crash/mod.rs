@@ -4,12 +4,12 @@
 mod audit;
 mod audit_tests;
 mod broken;
+mod broken_guards;
 mod facts;
 mod plan;
 mod provider;
 mod settling;
 mod setup;
-mod twins;
 mod workload;
 
 use plan::Plan;

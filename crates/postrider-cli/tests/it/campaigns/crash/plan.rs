@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// A small one, for twins that are broken on purpose.
+    /// A small one, for copies with a broken guard.
     pub fn small() -> Self {
         Self { faults: faults([8, 1, 2, 1], RATES, 0), items: 1500, workers: 3, ..Self::short() }
     }

@@ -81,7 +81,7 @@ async fn settled(setup: &Setup) -> anyhow::Result<BTreeMap<String, Settled>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_doubt_is_settled_as_it_was() -> anyhow::Result<()> {
+async fn each_item_in_doubt_is_settled_with_its_true_outcome() -> anyhow::Result<()> {
     let plan = Plan::settling();
     let mut setup = Setup::new(&plan).await?;
     let launch = setup.workers();
@@ -121,7 +121,7 @@ async fn what_is_in_doubt_is_settled_as_it_was() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the database and the provider wrote down about one key.
+/// The records of the database and of the provider about one key.
 async fn story(setup: &Setup, key: &str) -> anyhow::Result<String> {
     let sql = format!(
         "select concat_ws(' ', item.provider, item.created_at, log.at, log.action, log.actor, log.note)

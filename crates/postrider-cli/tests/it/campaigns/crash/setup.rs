@@ -1,5 +1,4 @@
-//! What a run works on: a Postgres of its own, a provider, tenants with lists, and campaigns that are deployed as long as
-//! there is something to break.
+//! The fixtures of a crash run: a Postgres of its own, a provider, tenants with lists, and campaigns, which are deployed until the faults end.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +28,7 @@ use crate::{
 /// Items of one run. Small jobs, so that a fault hits many of them at different points.
 const RUN_ITEMS: usize = 1000;
 const JOB_ITEMS: usize = 50;
-/// What a worker may hold: at most so many items are reserved and not settled.
+/// Limits of a worker, and so the maximum of reserved items without a settlement.
 const JOBS: usize = 6;
 const WINDOW: usize = 8;
 pub const IN_FLIGHT_MAX: usize = JOBS * WINDOW;
@@ -108,7 +107,7 @@ impl Setup {
         }
         app.close().await;
         if self.callbacks.is_some() {
-            // What the vendors allow would make this a long day.
+            // The vendors' own limits would make this run last a day.
             let limits = "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'";
             execute(&self.admin, limits).await?;
         }
@@ -185,7 +184,7 @@ impl Setup {
         Ok(self.intended.saturating_sub(rows as usize))
     }
 
-    /// Who holds jobs.
+    /// The holders of send jobs.
     pub async fn holders(&self) -> anyhow::Result<Vec<String>> {
         Ok(texts(&self.admin, "select distinct locked_by from execution.job_queue where status = 'locked'")
             .await?)
@@ -200,7 +199,7 @@ impl Setup {
         Ok(number(&self.admin, sql).await? as usize)
     }
 
-    /// What five minutes would do to the locks of those who are silent. One that is being used at this moment is left
+    /// Ages the locks of the silent workers as five minutes would. One that is being used at this moment is left
     /// alone, as the sweep would.
     pub async fn age_locks_of(&self, silent: &[String]) -> anyhow::Result<()> {
         self.age_locks("locked_by = any ($1)", silent).await
@@ -273,7 +272,8 @@ impl Setup {
         Ok(execute(&self.admin, sql).await?)
     }
 
-    /// The next attempt of every job is its last. Nobody else could say so: what was intended stays as it was.
+    /// The next attempt of every job is its last. The database refuses this change in normal operation: the items and limits of a send job
+    /// never change.
     pub async fn make_the_next_attempt_the_last(&self) -> anyhow::Result<()> {
         let sql = "begin;
                    set local session_replication_role = replica;

@@ -1,4 +1,4 @@
-//! What campaigns do under faults: runs are deployed as long as faults are injected, then every job is brought to its end.
+//! Campaigns under faults: the workload deploys runs while faults are injected, and then brings every send job to its end.
 
 use postrider_testkit::crash::{
     Audit, Count, Fault, Launch, Plan as Faults, Processes, Progress, SeededRandom, Workload, pause,

@@ -122,7 +122,7 @@ async fn a_key_that_exists_is_not_reserved_again_and_its_state_is_told() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_asks_again_because_the_answer_was_lost_gets_the_same_reservation() -> anyhow::Result<()> {
+async fn a_repeated_request_gets_the_same_reservation() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 3).await?;
     let windows = Windows::of(&job, 1, 3);
@@ -289,7 +289,7 @@ async fn an_item_settled_in_the_same_transaction_is_told_and_not_passed_over() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reservation_is_durable_whatever_the_login_is_set_to() -> anyhow::Result<()> {
+async fn a_reservation_is_durable_under_every_setting_of_the_login() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     for (set, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")] {

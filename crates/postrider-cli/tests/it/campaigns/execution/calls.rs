@@ -1,4 +1,4 @@
-//! What a worker calls, and what it is answered.
+//! The database calls of a worker, and their results.
 
 use sqlx::{Acquire, PgConnection, PgExecutor, Postgres};
 use uuid::Uuid;
@@ -64,7 +64,7 @@ async fn choose(client: &mut PgConnection, limit: i32) -> Result<Vec<(Uuid, i32,
         .await
 }
 
-/// What begin_outbox_items is asked for.
+/// The arguments of begin_outbox_items.
 #[derive(Debug, Clone, Default)]
 pub struct Windows {
     pub tenants: Vec<Uuid>,

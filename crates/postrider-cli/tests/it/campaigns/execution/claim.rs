@@ -142,9 +142,9 @@ async fn a_claim_without_a_name_or_with_an_odd_limit_is_refused_and_takes_nothin
     let stage = Stage::new().await?;
     stage.run(1, 1).await?;
     for (arguments, message) in [
-        ("null", "a worker must name itself to claim jobs"),
-        ("''", "a worker must name itself to claim jobs"),
-        ("'  '", "a worker must name itself to claim jobs"),
+        ("null", "a worker must name itself to claim send jobs"),
+        ("''", "a worker must name itself to claim send jobs"),
+        ("'  '", "a worker must name itself to claim send jobs"),
         ("'w', null", "the limit must lie between 1 and 1000, not null"),
         ("'w', 0", "the limit must lie between 1 and 1000, not 0"),
         ("'w', -1", "the limit must lie between 1 and 1000, not -1"),

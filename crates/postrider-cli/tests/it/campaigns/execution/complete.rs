@@ -18,7 +18,7 @@ fn calls(tenant: Uuid, job: Uuid, worker: &str, attempt: &str) -> [String; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_hold_a_job_under_this_attempt_cannot_end_it() -> anyhow::Result<()> {
+async fn only_the_holder_under_this_attempt_ends_a_send_job() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     let waiting = stage.run(1, 1).await?;

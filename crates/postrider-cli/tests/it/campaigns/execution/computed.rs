@@ -23,7 +23,7 @@ const ALL: [Item; 6] =
 /// Brings a job's items into these states and completes it. Another attempt is far away, so that no claim meets it.
 async fn end(stage: &Stage, job: &Job, items: &[Item]) -> anyhow::Result<String> {
     assert_eq!(job.item_ids.len(), items.len());
-    // What is missing comes last in the job.
+    // A missing item comes last in the send job.
     let mut items = items.to_vec();
     items.sort_by_key(|item| *item == Item::Missing);
     let reserved = items.iter().filter(|item| **item != Item::Missing).count();
@@ -48,7 +48,7 @@ async fn end(stage: &Stage, job: &Job, items: &[Item]) -> anyhow::Result<String>
     Ok(complete.fetch_one(&stage.worker).await?)
 }
 
-/// What design.md says: the status, the outcome, and the status of a run that has this job alone.
+/// The rule of docs/contract.md: the status, the outcome, and the status of a run that has this send job alone.
 fn expected(items: &[Item], attempts_left: bool) -> [&'static str; 3] {
     let any = |state: Item| items.contains(&state);
     let open = any(Item::InDoubt) || any(Item::Unanswered) || any(Item::Missing);
@@ -99,12 +99,12 @@ async fn a_job_becomes_what_its_items_make_of_it() -> anyhow::Result<()> {
             if expected[0] == "failed" {
                 assert_eq!(counted, "", "{at}");
             } else {
-                // What nobody tried before the job gave up has failed; what is in doubt has not.
+                // An item that was never tried counts as failed when the send job gives up; an item in doubt does not.
                 let failed = count(Item::Failed) + count(Item::Missing);
                 let counts = [count(Item::Succeeded), failed, count(Item::Skipped)];
                 assert_eq!(counted, counts.map(|number| number.to_string()).join(" "), "{at}");
             }
-            // Whatever has no answer is in doubt from now on.
+            // A reserved item without an answer is in doubt from now on.
             let doubts = format!(
                 "select count(*)::text from execution.channel_outbox where job_id = '{}' and in_doubt_since is not null",
                 job.job_id
@@ -186,7 +186,7 @@ async fn a_phase_completes_when_no_more_failed_than_it_tolerates() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_never_tried_or_is_in_doubt_is_not_tolerated_more_than_what_failed() -> anyhow::Result<()> {
+async fn untried_items_and_items_in_doubt_are_tolerated_no_more_than_failed_ones() -> anyhow::Result<()> {
     for state in [Item::Missing, Item::InDoubt, Item::Unanswered] {
         for (count, expected) in [(1, "completed"), (19, "failed")] {
             let stage = Stage::new().await?;

@@ -117,8 +117,7 @@ async fn a_campaign_without_a_name_an_actor_a_workspace_or_a_tenant_is_refused()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_belongs_to_another_tenant_or_workspace_is_as_unknown_as_what_does_not_exist()
--> anyhow::Result<()> {
+async fn ids_of_another_tenant_or_workspace_are_as_unknown_as_missing_ones() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;
     let elsewhere = Tenant { id: stage.own.id, workspace: Uuid::now_v7() };
@@ -211,7 +210,7 @@ async fn versions_of_an_asset_count_without_gaps_and_the_same_words_make_no_new_
     }
     let versions = "select string_agg(version::text, ' ' order by version) from execution.assets";
     assert_eq!(texts(&stage.admin, versions).await?, ["1 2 3 4 5 6 7 8 9 10 11"]);
-    // Nobody can get in the way with a lock whose number is guessed.
+    // No client can block these functions with a guessed advisory lock.
     assert!(
         !texts(&stage.admin, "select prosrc from pg_proc where pronamespace = 'execution'::regnamespace")
             .await?

@@ -29,12 +29,17 @@ async fn a_deployment_that_cannot_be_leaves_nothing_behind() -> anyhow::Result<(
         (format!("'{good}', ''"), "P0002", "the campaign has no phase ``", "It has: first."),
         (format!("'{empty}'"), "22023", "the list of phase `first` is empty", "Import leads"),
         (format!("'{external}'"), "22023", "phase `theirs` is done by another service", ""),
-        (format!("'{good}', p_job_size => 0"), "22023", "a job has between 1 and 10000 items, not 0", ""),
-        (format!("'{good}', p_job_size => 10001"), "22023", "a job has between 1 and 10000 items", ""),
+        (
+            format!("'{good}', p_job_size => 0"),
+            "22023",
+            "a send job has between 1 and 10000 items, not 0",
+            "",
+        ),
+        (format!("'{good}', p_job_size => 10001"), "22023", "a send job has between 1 and 10000 items", ""),
         (
             format!("'{good}', p_job_size => null"),
             "22023",
-            "a job has between 1 and 10000 items, not null",
+            "a send job has between 1 and 10000 items, not null",
             "",
         ),
     ] {
@@ -146,7 +151,7 @@ async fn a_social_phase_without_a_list_is_one_post() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_sets_queued_and_nothing_else() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
-    // Whatever any statement of it sets is noted.
+    // A trigger records every status that a statement of the deployment sets.
     let note = "create table public.noted (what text);
         create function public.note() returns trigger language plpgsql as
         $$ begin insert into public.noted values (tg_table_name || ' ' || lower(tg_op) || ' ' || new.status); return null; end $$;

@@ -40,7 +40,7 @@ async fn columns(admin: &PgPool, table: &str) -> Result<Vec<String>, sqlx::Error
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_deployed_intended_and_reserved_never_changes() -> anyhow::Result<()> {
+async fn deployed_runs_send_jobs_and_reservations_never_change() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     reserve_all(&stage.worker, "w", &job).await?;
@@ -133,7 +133,7 @@ async fn runs_jobs_items_versions_and_the_log_are_never_removed() -> anyhow::Res
         let refused = refusal(execute(&stage.admin, attempt).await)?;
         assert_eq!(refused.code, "23514", "{attempt}: {refused:?}");
     }
-    // What has a run stays as well.
+    // A phase or campaign with a run cannot be removed either.
     for table in ["campaign_phases", "campaigns"] {
         assert_eq!(
             refusal(execute(&stage.admin, format!("delete from execution.{table}")).await)?.code,

@@ -153,7 +153,7 @@ async fn a_second_settlement_changes_nothing_and_a_contradiction_is_written_down
         ids[1]
     );
     assert_eq!(number(&stage.admin, note).await?, 1);
-    // Somebody else's word is not evidence.
+    // A result from another worker is not evidence.
     finalize(&stage.worker, stage.own.id, "v", &[(ids[2], "failed")]).await?;
     assert_eq!(stage.log_of(ids[2]).await?, [""; 0]);
     Ok(())

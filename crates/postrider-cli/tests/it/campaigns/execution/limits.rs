@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Job, Stage, Tenant, claim, finalize, reserve_all, row};
 use crate::sql::{execute, number, refusal, texts};
 
-/// What take_call_tokens answered: how many, how long to wait, why.
+/// The answer of take_call_tokens: number of tokens, time to wait, reason.
 type Answer = (i32, f64, Option<String>);
 
 async fn take(stage: &Stage, job: &Job, wanted: i32, more: &str) -> Result<Answer, sqlx::Error> {
@@ -54,7 +54,7 @@ async fn a_bucket_holds_a_fifth_of_a_second_and_is_given_out_up_to_a_second_ahea
     assert!((42..=60).contains(&granted) && (0.9..=1.0).contains(&wait), "{granted} after {wait}");
     assert_eq!(why.as_deref(), Some("rate"));
     let (granted, wait, _) = take(&stage, &job, 1000, "").await?;
-    // Nobody waits longer than a second for what was given ahead.
+    // No caller waits longer than a second for call tokens that were granted in advance.
     assert!(granted <= 50 && wait <= 1.0, "{granted} after {wait}");
     // A long pause does not fill it any further.
     pass(&stage, "1 hour").await?;
@@ -76,7 +76,7 @@ async fn rates_below_one_and_bursts_and_what_the_provider_allows() -> anyhow::Re
     set(&stage, &json!({ "rate_per_second": 10, "burst": 100 })).await?;
     pass(&stage, "1 hour").await?;
     assert_eq!(take(&stage, &job, 100, "").await?, (100, 0.0, None));
-    // What the provider allows counts where the account says nothing.
+    // The provider's limit applies where the account sets none.
     set(&stage, &json!({})).await?;
     assert_eq!(take(&stage, &job, 1000, "").await?, (1000, 0.0, None));
     let (granted, wait, _) = take(&stage, &job, 1000, ", p_rate => 1").await?;
@@ -130,7 +130,7 @@ async fn turns_are_for_the_holder_of_a_job_alone() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_patience_gets_it_and_an_hour_at_most() -> anyhow::Result<()> {
+async fn a_hold_lasts_as_long_as_requested_and_an_hour_at_most() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 5).await?;
     let hold = |seconds: i32| {
@@ -209,7 +209,10 @@ async fn a_job_that_is_put_off_burns_no_attempt_and_takes_its_run_along() -> any
         "select note from execution.campaign_audit_log where run_id = '{run}' and action = 'job.put_off'"
     );
     let notes = texts(&stage.admin, log).await?;
-    assert!(notes.len() == 1 && notes[0].ends_with("Z: enough; with 5 more jobs of the run"), "{notes:?}");
+    assert!(
+        notes.len() == 1 && notes[0].ends_with("Z: enough; with 5 more send jobs of the run"),
+        "{notes:?}"
+    );
     assert_eq!(
         refusal(execute(&stage.worker, put_off(true)).await)?.code,
         "PR001",
@@ -226,7 +229,7 @@ async fn a_job_that_is_put_off_burns_no_attempt_and_takes_its_run_along() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_limits_wake_what_waited_for_the_old_ones_and_nobody_elses() -> anyhow::Result<()> {
+async fn new_limits_wake_the_send_jobs_of_their_account_only() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;
     stage.run(1, 1).await?;
@@ -338,7 +341,7 @@ async fn a_run_without_another_account_moves_nothing() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_second_account_is_said_with_the_name_of_the_phase() -> anyhow::Result<()> {
+async fn an_error_about_a_second_account_names_the_phase() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for (name, expected) in [
         ("nobody", "phase `first`: there is no provider account `nobody` to fail over to"),

@@ -8,9 +8,9 @@ pub mod calls;
 mod claim;
 mod complete;
 mod computed;
+mod contract;
 mod create;
 mod deploy;
-mod document;
 mod facts;
 mod finalize;
 mod importing;
@@ -194,7 +194,7 @@ impl Stage {
         Ok(texts(&self.admin, sql).await?.join(" "))
     }
 
-    /// What the log says about a job or an item, in order.
+    /// The audit log of a send job or an item, in order.
     pub async fn log_of(&self, id: Uuid) -> Result<Vec<String>, sqlx::Error> {
         let sql = format!(
             "select action || ' by ' || actor from execution.campaign_audit_log \

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Stage, Windows, claim, complete, finalize, reserve_all};
 use crate::sql::{acting_as, execute, number, texts};
 
-/// What this session has counted so far: whole tables read, and rows fetched through indexes where there are many.
+/// The counts of this session so far: whole tables read, and rows fetched through indexes where there are many.
 async fn counted(client: &mut PgConnection) -> Result<(Vec<String>, i64), sqlx::Error> {
     let whole = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables where schemaname = 'execution' order by 1";
     let fetched = "select coalesce(sum(idx_tup_fetch), 0)::bigint from pg_stat_xact_user_tables \

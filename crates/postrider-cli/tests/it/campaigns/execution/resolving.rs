@@ -81,8 +81,7 @@ fn ids(doubts: &[Doubt]) -> Vec<Uuid> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_doubt_is_held_by_one_resolver_at_a_time_and_whoever_comes_back_late_changes_nothing()
--> anyhow::Result<()> {
+async fn a_doubt_has_one_resolver_at_a_time_and_a_late_one_changes_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let all = doubtful(&stage, 3).await?;
 
@@ -121,7 +120,7 @@ async fn two_resolvers_at_once_share_what_there_is() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_done_counts_at_once_and_what_was_not_after_the_quiet_time() -> anyhow::Result<()> {
+async fn done_counts_at_once_and_not_done_after_the_quiet_time() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     doubtful(&stage, 2).await?;
     let doubts = claim_doubts(&stage.worker, "r").await?;
@@ -156,7 +155,7 @@ async fn a_late_answer_ends_the_doubt() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_put_off_comes_again_and_what_is_for_a_person_does_not() -> anyhow::Result<()> {
+async fn a_postponed_doubt_comes_again_and_one_left_to_a_person_does_not() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     doubtful(&stage, 2).await?;
     let doubts = claim_doubts(&stage.worker, "r").await?;
@@ -305,7 +304,7 @@ async fn a_callback_against_a_person_s_verdict_is_flagged_and_changes_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_calls_back_about_another_s_items() -> anyhow::Result<()> {
+async fn a_callback_about_another_tenants_item_changes_nothing() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let other = Tenant::create(&stage.admin, "other").await?;
     doubtful(&stage, 1).await?;

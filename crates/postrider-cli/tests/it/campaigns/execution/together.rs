@@ -1,4 +1,4 @@
-//! What happens at the same moment: takeovers, reservations and settlements never come between each other.
+//! Concurrency: takeovers, reservations and settlements never interleave.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use crate::{
     world::{Process, World, eventually, postrider},
 };
 
-/// What the first provider does with a key.
+/// The first provider's answer for a key.
 fn by_key(key: &str) -> Answer {
     match key.as_bytes().first() {
         Some(b'0'..=b'3') => Answer::DoesNotLetIn,
@@ -89,7 +89,7 @@ async fn while_the_circuit_of_the_first_is_open_everything_goes_to_the_second() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_first_has_no_calls_left_for_today_goes_to_the_second() -> anyhow::Result<()> {
+async fn items_over_the_first_accounts_daily_limit_go_to_the_second() -> anyhow::Result<()> {
     let (first, second) = (Provider::start(Answer::Accepts)?, Provider::start(Answer::Accepts)?);
     let world = World::new().await?;
     let stage = Stage::new(&world, "acme").await?;
@@ -122,13 +122,13 @@ async fn half_of_them_are_asleep(stage: &Stage) -> anyhow::Result<Value> {
     } }))
 }
 
-/// What became of those who are asleep.
+/// The results of recipients outside of their sending hours.
 const ASLEEP: &str = "select item.status || ' ' || (item.moved_to_account_id is not null)
                         from execution.channel_outbox as item join execution.leads as lead on lead.id = item.recipient_id
                        where lead.timezone = 'Etc/GMT-12'";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_woken_by_the_second_account_because_the_first_fails() -> anyhow::Result<()> {
+async fn failover_respects_the_sending_hours_of_the_first_account() -> anyhow::Result<()> {
     let (first, second) = (Provider::start(Answer::DoesNotLetIn)?, Provider::start(Answer::Accepts)?);
     let world = World::new().await?;
     let stage = Stage::new(&world, "acme").await?;
@@ -190,7 +190,7 @@ async fn a_crash_between_the_move_and_the_call_leaves_the_item_in_doubt_at_the_s
     let mut victim = Process::start(&mut command)?;
     let status = tokio::task::block_in_place(|| victim.wait())?;
     anyhow::ensure!(status.signal() == Some(9), "{status}: {}", victim.lines().join("\n"));
-    stage.nobody_works().await?;
+    stage.no_worker_runs().await?;
     stage.age_locks("6 minutes").await?;
 
     let _alive = worker(&world, "tries_max = 1")?;

@@ -8,7 +8,7 @@ use std::{
 
 use postrider_testkit::server::{Reaction, Received, Script, ScriptedServer};
 
-/// What it does with a call.
+/// The provider's reaction to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
     /// It acts.

@@ -43,7 +43,7 @@ async fn a_days_calls_are_counted_exactly_and_the_rest_waits_for_the_next_day() 
     execute(&stage.admin, "update execution.account_states set day = day - 1").await?;
     make_due(&stage).await?;
     eventually("another day's calls", || async { Ok(provider.calls().len() == 74) }).await?;
-    // Somebody is in a hurry.
+    // An operator raises the limit.
     limit(&stage, mail, &json!({})).await?;
     assert_eq!(stage.ended(run).await?, "completed");
     assert_eq!((provider.calls().len(), provider.acted().len()), (100, 100));

@@ -1,5 +1,5 @@
 //! Phases with real workers and a provider that keeps its own receipts.
 
-mod going_on;
 mod pause;
+mod progress;
 mod reducer;

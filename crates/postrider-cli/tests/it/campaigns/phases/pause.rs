@@ -224,7 +224,7 @@ async fn a_job_that_comes_again_during_a_heartbeat_is_not_taken_for_lost() -> an
         all_are("queued").await?;
         anyhow::ensure!(control("resume").await?);
     };
-    // Whoever reserves now was handed back and has come again, and the heartbeat has not met it: it would hold it still.
+    // A send job that reserves now was released and claimed again, and no heartbeat has locked it: a heartbeat would block it.
     eventually("some come again", async || Ok(place.count("true").await? > reserved)).await?;
     last.commit().await?;
 

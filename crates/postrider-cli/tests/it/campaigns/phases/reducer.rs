@@ -30,7 +30,7 @@ use crate::{campaigns::stage::Stage, world::World};
 
 const PHASES: [&str; 3] = ["mail", "check", "call"];
 
-/// What is known of a phase.
+/// The known state and progress of each phase.
 type Known = BTreeMap<String, (PhaseStatus, f64)>;
 
 /// A snapshot, as far as the contract goes.
@@ -45,7 +45,7 @@ struct Taken {
 struct Client {
     known: Known,
     last_applied: i64,
-    /// What it shows until it knows better.
+    /// States that the client shows until the server confirms or replaces them.
     hoped: BTreeMap<String, PhaseStatus>,
 }
 
@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// What may reach a client, in any order.
+/// Inputs of a client, in any order.
 #[derive(Debug, Clone)]
 enum Happens {
     /// The stream goes on by so many events.
@@ -93,7 +93,7 @@ enum Happens {
     Repeats(prop::sample::Index),
     /// The person presses a button.
     Presses(prop::sample::Index, prop::sample::Index),
-    /// Somebody asks for a snapshot, and the answer is a newer one than the stream has come to.
+    /// The client requests a snapshot, and the response is newer than the stream's position.
     Asks(usize),
     /// The connection is lost; so much happens meanwhile; a snapshot is taken before anything else is read.
     Reconnects(usize),
@@ -182,7 +182,7 @@ impl Server<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_order_things_reach_it_in_a_client_ends_where_the_server_is() -> anyhow::Result<()> {
+async fn a_client_ends_in_the_servers_state_after_any_order_of_inputs() -> anyhow::Result<()> {
     let world = World::new().await?;
     let stage = Stage::new(&world, "acme").await?;
     let campaign = Uuid::now_v7();
@@ -263,7 +263,7 @@ async fn whatever_order_things_reach_it_in_a_client_ends_where_the_server_is() -
             }
             prop_assert_eq!(&client.known, &end.phases);
             prop_assert_eq!(client.last_applied, end.sequence);
-            // What is still hoped for ends with the next snapshot.
+            // The next snapshot ends every optimistic state.
             client.snapshot(end);
             for phase in PHASES {
                 prop_assert_eq!(client.shown(phase), end.phases.get(phase).map(|known| known.0));

@@ -1,7 +1,7 @@
 //! The resolver beside a worker and a provider that keeps its own book: what was in doubt ends as it was.
 
 mod callbacks;
-mod mean;
+mod late_effects;
 mod points;
 
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl Scene {
         Ok(keys.into_iter().map(times).collect())
     }
 
-    /// Who settled the items of a run, and as what.
+    /// The actors that settled the items of a run, and their decisions.
     pub async fn settled_by(&self, run: Uuid) -> anyhow::Result<Vec<String>> {
         let sql = format!(
             "select distinct regexp_replace(log.actor, '-.*', '') || ' ' || log.action
@@ -181,7 +181,7 @@ fn success(channel: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_done_is_found_out_and_not_done_again() -> anyhow::Result<()> {
+async fn a_done_call_is_found_and_not_repeated() -> anyhow::Result<()> {
     // It acts, and hangs up.
     let scene = Scene::new(&["--rule", r#"{"fault": "reset"}"#]).await?;
     let runs = all_in_doubt(&scene).await?;
@@ -202,15 +202,14 @@ async fn what_was_done_is_found_out_and_not_done_again() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_done_is_done_where_that_is_harmless_and_failed_where_it_is_known() -> anyhow::Result<()>
-{
+async fn a_call_not_done_is_repeated_where_harmless_and_failed_where_known() -> anyhow::Result<()> {
     // It hangs up before it acts.
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
     let runs = all_in_doubt(&scene).await?;
     let _resolver = scene.serve("campaigns,resolver")?;
     for (provider, channel, run) in runs {
         let (state, times, by) = match provider {
-            // Nobody knows, and a second call is not harmless.
+            // The outcome is unknown, and a second call is not harmless.
             "twilio" => ("in doubt".to_owned(), 0, "resolver item.left_to_a_person".to_owned()),
             "sim" => ("failed".to_owned(), 0, "resolver item.resolved_as_failed".to_owned()),
             _ => (success(channel), 1, format!("resolver item.resolved_as_{}", success(channel))),
@@ -286,7 +285,7 @@ async fn a_resolver_without_the_key_to_an_account_leaves_its_doubts_to_others() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_unsubscribed_since_is_not_written_to_by_a_repeat() -> anyhow::Result<()> {
+async fn a_repeat_sends_nothing_to_a_lead_that_has_unsubscribed_since() -> anyhow::Result<()> {
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
     let mut runs = Vec::new();
     for provider in ["resend", "webhook"] {

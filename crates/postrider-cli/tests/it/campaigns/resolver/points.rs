@@ -29,7 +29,7 @@ async fn a_resolver_that_dies_at_any_point_leaves_what_the_next_one_can_settle()
         let mut process = Process::start(&mut command)?;
         Exit::Kill.ended(&mut process).context(*point)?;
 
-        // What the lease's end would do.
+        // The lease ends.
         execute(&scene.stage.admin, "update execution.doubts set held_until = now() - interval '1 second'")
             .await?;
         let _resolver = scene.serve("campaigns,resolver")?;

@@ -1,4 +1,4 @@
-//! What many readers cost, and readers that do not read.
+//! The cost of many readers, and readers that do not read.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ async fn a_reader_that_is_too_slow_must_begin_again() -> anyhow::Result<()> {
     let (last, before) = messages.split_last().unwrap();
     assert_eq!((last.event.as_deref(), &last.id), (Some("snapshot_required"), &None), "{last:?}");
     assert_eq!(last.json()?["reason"], "too_slow");
-    // What it got is the beginning of the history, without a hole.
+    // The client received the beginning of the history, without a hole.
     let got: Vec<i64> =
         before.iter().filter(|message| message.id.is_some()).map(sequence).collect::<anyhow::Result<_>>()?;
     assert!(!got.is_empty() && (got.len() as i64) < newest, "{} of {newest}", got.len());

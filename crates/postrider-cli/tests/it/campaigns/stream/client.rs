@@ -19,7 +19,7 @@ pub struct Reading {
     headers: Vec<(String, String)>,
     is_chunked: bool,
     is_over: bool,
-    /// What has come and is no whole message yet.
+    /// Received bytes of an incomplete message.
     text: Vec<u8>,
 }
 

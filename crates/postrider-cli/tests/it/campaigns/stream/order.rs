@@ -115,7 +115,7 @@ async fn without_a_position_only_what_is_new_comes() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_was_removed_cannot_be_read_and_is_not_passed_over() -> anyhow::Result<()> {
+async fn pruned_history_cannot_be_read_and_is_not_skipped() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     stage.write_at_once(30).await?;
     stage.prune(10).await?;
@@ -164,7 +164,7 @@ async fn a_reader_learns_that_the_history_was_put_back() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn whatever_is_not_a_position_is_refused_and_named() -> anyhow::Result<()> {
+async fn a_malformed_position_is_refused_and_named() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let key = &stage.api.acme.viewer;
     for wrong in ["", "-1", "x", "1.5", "%2B1", "9223372036854775808", "1%00"] {

@@ -77,7 +77,7 @@ async fn a_person_sees_each_state_and_how_it_ended() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_said() -> anyhow::Result<()> {
+async fn an_impossible_watch_names_its_reason() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = stage.campaign.to_string();
     let other = stage.api.tenant("globex").await?;

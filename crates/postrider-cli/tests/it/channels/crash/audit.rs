@@ -14,7 +14,7 @@ const CLAIMS_UNTIL_UNASKED: usize = 3;
 /// A message, as the vendor that delivered it knows it.
 #[derive(Debug, Clone)]
 pub struct Said {
-    /// What it says. Nothing else says the same, and its reply does.
+    /// The text of the message. No other message has this text, and its reply repeats it.
     pub text: String,
     /// Whether it was answered with 200.
     pub was_taken: bool,
@@ -60,7 +60,7 @@ pub struct Facts {
     pub claims: HashMap<Uuid, usize>,
 }
 
-/// What is wrong. Each list is empty if the guarantees held.
+/// The violations that the auditor found. Each list is empty if the guarantees held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Taken, and nowhere.
@@ -85,7 +85,7 @@ pub struct Report {
     pub unclaimed: Vec<String>,
     /// More than once at a vendor that can be asked, and was not asked.
     pub unasked: Vec<String>,
-    /// What the row says about its claims is not what happened.
+    /// The claim count of the row differs from the claims that were made.
     pub miscounted: Vec<String>,
     /// Replies that the vendor has more than once, by vendor.
     pub duplicates: BTreeMap<String, usize>,

@@ -43,7 +43,7 @@ fn good() -> Facts {
     facts
 }
 
-/// What the auditor says when a fact is broken.
+/// The auditor's report when a fact is broken.
 fn broken(breaks: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = good();
     breaks(&mut facts);
@@ -120,7 +120,7 @@ fn a_reply_must_have_ended() {
 }
 
 #[test]
-fn what_was_sent_must_have_arrived() {
+fn a_sent_reply_must_have_arrived() {
     let gone = broken(|facts| drop(facts.receipts.remove(0)));
     assert_eq!(gone.never_arrived, one("text 1"));
     let undone = broken(|facts| facts.receipts[0].acted = false);
@@ -131,7 +131,7 @@ fn what_was_sent_must_have_arrived() {
 }
 
 #[test]
-fn what_is_dead_must_say_why() {
+fn a_dead_reply_must_have_a_reason() {
     for reason in [None, Some(String::new())] {
         let report = broken(|facts| facts.replies[2].last_error = reason);
         assert_eq!(report.dead_without_reason, one("text 3"));
@@ -140,7 +140,7 @@ fn what_is_dead_must_say_why() {
 }
 
 #[test]
-fn what_comes_twice_must_have_been_claimed_twice() {
+fn a_reply_that_arrived_twice_must_have_been_claimed_twice() {
     let report = broken(|facts| {
         facts.receipts.push(facts.receipts[0].clone());
     });
@@ -175,7 +175,7 @@ fn slack_is_asked_before_it_is_called_again() {
 }
 
 #[test]
-fn nothing_may_be_sent_that_nobody_replied() {
+fn every_sent_text_must_be_a_reply() {
     let report = broken(|facts| {
         let receipt = Receipt { text: "buy now".to_owned(), ..facts.receipts[0].clone() };
         facts.receipts.push(receipt);

@@ -48,7 +48,7 @@ pub struct Driver {
     clients: JoinSet<()>,
 }
 
-/// What the vendors say.
+/// The messages of the vendors.
 #[derive(Debug, Default, Clone)]
 pub struct Delivered {
     /// How many messages there were: 0, 1, 2, …
@@ -152,7 +152,7 @@ impl Shared {
         let mut stream = TcpStream::connect(&self.address).await.ok()?;
         stream.write_all(&[request.as_bytes(), &webhook.body].concat()).await.ok()?;
         let mut answer = Vec::new();
-        // What came before the end counts, whatever the end was.
+        // The bytes before the end count, even after an error.
         let _ = stream.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer);
         let (head, _) = answer.split_once("\r\n\r\n")?;

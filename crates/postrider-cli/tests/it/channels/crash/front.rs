@@ -14,7 +14,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// Somebody who receives, and how many connections are with it.
+/// A receiving process, and the number of its connections.
 #[derive(Clone)]
 struct Behind {
     address: SocketAddr,

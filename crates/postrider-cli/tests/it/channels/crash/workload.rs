@@ -1,4 +1,4 @@
-//! What chat does under faults: vendors deliver messages, receivers take them, and dispatchers send the replies.
+//! Chat under faults: vendors deliver messages, receivers store and execute them, and dispatchers send the replies.
 
 use postrider_testkit::crash::{
     Audit, Count, Fault, Launch, Processes, Progress, SeededRandom, Workload, pause,

@@ -21,7 +21,7 @@ pub struct Asked {
     pub body: Value,
 }
 
-/// What it does.
+/// The agent's reaction.
 #[derive(Debug, Clone)]
 pub enum Does {
     /// Answers with this status, content type and body.

@@ -12,7 +12,7 @@ use crate::{
     world::eventually,
 };
 
-/// What is there of a message whose reply is kept.
+/// The rows of a message whose reply is kept.
 async fn kept(stage: &Stage) -> anyhow::Result<Vec<String>> {
     stage
         .texts("select concat_ws(' ', status, reply ->> 'text', last_error) from channels.channel_messages")

@@ -1,4 +1,4 @@
-//! Who may have something executed, what an agent may answer, and what becomes of a message when it does not.
+//! Permission to execute, the valid answers of an agent, and the end of a message after any other answer.
 
 use postrider_model::{channels::Sentinel, tenancy::Role};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_known_or_may_not_is_denied_and_nothing_is_executed() -> anyhow::Result<()> {
+async fn an_unknown_or_unpermitted_sender_is_denied_and_nothing_is_executed() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let bot = stage.stranger(&stage.acme, Vendor::Webhook, "own").await?;
     stage.executes(&bot, &stage.executor()).await?;
@@ -22,7 +22,7 @@ async fn who_is_not_known_or_may_not_is_denied_and_nothing_is_executed() -> anyh
     assert_eq!(stage.say(&bot, 1, "hello")?, "duplicate");
     assert_eq!(stage.agent.asked("/agent").len(), 0);
     assert_eq!(stage.say(&bot, 3, "hello")?, "executed");
-    // Somebody else writes at the same account.
+    // Another sender writes to the same account.
     let mallory = bot.vendor.messages(&[(4, "mallory", "hello")]);
     assert_eq!(status(&stage.deliver(&bot, &mallory)?.expect(200)?)?, "denied");
     // The same name at another account is somebody else.
@@ -106,7 +106,7 @@ async fn a_sentinel_that_cannot_be_asked_lets_nothing_through() -> anyhow::Resul
         sentinel: Sentinel { url: Some(url), ..Sentinel::default() },
         ..stage.executor()
     };
-    // Nobody listens there any more.
+    // No server listens there any more.
     let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     stage.executes(&bot, &with(format!("http://{closed}/check"), 30)).await?;
     stage.deliver(&bot, &bot.vendor.message(1, "hello"))?.problem(500)?;

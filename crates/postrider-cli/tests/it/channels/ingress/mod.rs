@@ -1,10 +1,10 @@
-//! What people write comes in, is executed, and has its reply in the outbox: through a server as vendors meet it, with an agent that
-//! keeps its own receipts.
+//! Messages come in, are executed, and have their replies in the outbox: through a server as vendors meet it, with an agent that keeps its
+//! own receipts.
 
 mod agent;
-mod believed;
 mod enqueueing;
 mod executing;
+mod signatures;
 mod stage;
 mod stopping;
 pub mod vendors;

@@ -46,7 +46,7 @@ pub struct Bot {
     pub vendor: Vendor,
     pub tenant: TenantId,
     pub account: ProviderAccountId,
-    /// What its secret is made of.
+    /// The mark in its secret.
     pub mark: String,
 }
 
@@ -157,7 +157,7 @@ impl Stage {
         self.texts("select status from channels.channel_messages order by id").await
     }
 
-    /// What holds whatever happens: no message is executed without its reply, and no reply is there twice.
+    /// Invariants: no message is executed without its reply, and no reply exists twice.
     pub async fn check(&self) -> anyhow::Result<()> {
         let lost = self
             .count("select count(*) from channels.channel_messages as m where (status = 'executed') <> exists (select from channels.channel_outbox as o where o.channel_message_id = m.id)")

@@ -84,7 +84,7 @@ async fn there_are_no_more_executions_at_a_time_than_there_is_room_for() -> anyh
     refused.problem(503)?;
     let retry_after = refused.header("retry-after").and_then(|seconds| seconds.parse().ok());
     assert!(retry_after.is_some_and(|seconds: u64| seconds > 0), "{:?}", refused.headers);
-    // One slow agent does not take the room from other accounts.
+    // One slow agent does not take the capacity from other accounts.
     let other = stage.bot(Vendor::Slack).await?;
     let elsewhere = stage.delivering(&other, &other.vendor.message(1, "hello"));
     stage.agent.wait_for("/agent", ROOM as usize + 1)?;
@@ -96,7 +96,7 @@ async fn there_are_no_more_executions_at_a_time_than_there_is_room_for() -> anyh
         let all = messages.len() == PER_WEBHOOK as usize;
         assert!(all && messages.iter().all(|it| it["status"] == "executed"), "{answer}");
     }
-    // What was refused left nothing, and comes again.
+    // The refused message left no row, and the vendor delivers it again.
     assert_eq!(stage.statuses().await?.len(), ROOM as usize + 1);
     assert_eq!(stage.say(&bot, ROOM, "hello")?, "executed");
     stage.check().await

@@ -1,4 +1,4 @@
-//! What each vendor delivers, signed as its own documentation says, and not by our code.
+//! The deliveries of each vendor, signed as its own documentation says, and not by our code.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
@@ -29,7 +29,7 @@ impl Vendor {
         }
     }
 
-    /// What an account needs. `mark` makes it another account's.
+    /// Settings and secret of an account. `mark` makes it another account's.
     pub fn account(self, mark: &str) -> (Value, String) {
         match self {
             Slack => (json!({}), json!({ "bot_token": "xoxb-1", "signing_secret": format!("slack-{mark}") }).to_string()),
@@ -45,7 +45,7 @@ impl Vendor {
         }
     }
 
-    /// Who writes.
+    /// The sender's id.
     pub const fn sender(self) -> &'static str {
         match self {
             Slack => "U2147483697",
@@ -114,7 +114,7 @@ pub fn whatsapp(happened: &Value) -> Value {
 #[derive(Debug, Clone)]
 pub struct Webhooked {
     pub vendor: Vendor,
-    /// What Standard Webhooks calls its id.
+    /// The id of the delivery in Standard Webhooks.
     pub id: String,
     pub body: Vec<u8>,
 }

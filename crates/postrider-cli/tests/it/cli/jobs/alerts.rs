@@ -1,4 +1,4 @@
-//! What watches, and what people decide.
+//! Alert rules, and decisions of operators about alerts.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};

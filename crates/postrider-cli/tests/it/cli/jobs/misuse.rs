@@ -1,11 +1,11 @@
-//! What makes no sense.
+//! Arguments that make no sense.
 
 use uuid::Uuid;
 
 use super::super::{assert_misused, assert_refused, stage::Stage};
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<()> {
+async fn senseless_arguments_are_refused_and_write_nothing() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     let before = stage.world.dump().await?;
     let nowhere = Uuid::now_v7().to_string();
@@ -39,7 +39,7 @@ async fn what_makes_no_sense_is_refused_and_writes_nothing() -> anyhow::Result<(
         ),
         (
             &["function", "put", "f", "--sql", "jobs.new_id"],
-            "--sql: the functions of the schema `jobs` cannot be run as jobs",
+            "--sql: the functions of the schema `jobs` cannot be called by job runs",
         ),
         (
             &["function", "put", "f", "--builtin", "noop", "--backoff-multiplier", "0.5"],

@@ -50,7 +50,7 @@ impl Stage {
     }
 }
 
-/// What is told of a run, without its grain and how long it took.
+/// The output about a job run, without its grain and its duration.
 fn timeless(told: &str, run: &Value) -> String {
     let start = id(&run["grain_start"]);
     let told = told.replace(&start[..10], "[grain]");

@@ -102,7 +102,7 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_picks_up_is_said_so_and_can_be_given_up() -> anyhow::Result<()> {
+async fn a_job_run_that_no_runner_claims_is_reported_and_can_be_cancelled() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
     stage.put_daily()?;
     let waited = stage.jobs(&["invoke", "daily", "--wait", "1"])?;

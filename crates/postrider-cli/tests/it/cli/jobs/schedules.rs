@@ -66,7 +66,7 @@ async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> 
     ");
     let enabled = stage.told(&["schedule", "enable", schedule])?;
     assert!(enabled.contains(" fires next ") && enabled.contains(" 02:00 +0"), "{enabled}");
-    // What it depends on failed, and it says so.
+    // A function that the schedule depends on failed, and the output names it.
     let failed = Uuid::now_v7();
     let fire = format!(
         "insert into jobs.job_runs (id, tenant_id, function_name, lock_key, status, completed_at, grain, grain_start)

@@ -197,7 +197,7 @@ async fn a_claim_that_is_five_minutes_old_goes_to_another_processor_who_alone_ca
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_claim_that_nobody_took_is_still_completed_by_its_holder() -> anyhow::Result<()> {
+async fn a_stale_claim_without_a_new_holder_is_completed_by_its_old_one() -> anyhow::Result<()> {
     let world = World::new().await?;
     let (worker, admin) = (world.client("postrider_worker").await?, world.client("postgres").await?);
     let id = publish(&worker, "42").await?;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_backoff_after_each_failure_is_the_documents_formula_to_the_microsecond() -> anyhow::Result<()> {
+async fn the_backoff_after_each_failure_is_the_contracts_formula_to_the_microsecond() -> anyhow::Result<()> {
     let admin = World::new().await?.client("postgres").await?;
     let mut waits = Vec::new();
     for retries in 0..=12_u32 {

@@ -1,4 +1,4 @@
-//! What stands around the contract: retry and close by a person, partial deliveries, the backlog.
+//! Functions around the contract: retry and close by a person, partial deliveries, the backlog.
 
 use sqlx::{AssertSqlSafe, PgPool};
 use uuid::Uuid;
@@ -19,7 +19,7 @@ async fn call_as(app: &PgPool, tenant: Uuid, call: &str) -> Result<String, sqlx:
     Ok(answer)
 }
 
-/// What the audit log says about an event.
+/// The audit log of an event.
 async fn audit(admin: &PgPool, id: i64) -> Result<Vec<String>, sqlx::Error> {
     let entries = format!(
         "select concat_ws('|', tenant_id, actor, action, note) from tenancy.audit_log where subject = 'event:{id}' order by id"

@@ -122,7 +122,7 @@ async fn pruning_stops_where_the_young_events_begin() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_the_worker_prunes() -> anyhow::Result<()> {
+async fn only_the_worker_prunes() -> anyhow::Result<()> {
     let world = World::new().await?;
     for role in ["postrider_app", "postrider_read"] {
         let client = world.client(role).await?;

@@ -1,4 +1,4 @@
-//! What the catalogue says about the three functions, and who notices when it says something else.
+//! The catalogue's entries of the three functions, and the checks that notice another entry.
 
 use postrider_store::postgres::{
     doctor,
@@ -27,7 +27,7 @@ const CONTRACT: &[(&str, &[&str], &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_function_has_one_signature_and_it_is_the_documents() -> anyhow::Result<()> {
+async fn each_function_has_one_signature_and_it_is_the_contracts() -> anyhow::Result<()> {
     let client = World::new().await?.client("postrider_read").await?;
 
     for (name, arguments, result) in CONTRACT {
@@ -43,9 +43,9 @@ async fn each_function_has_one_signature_and_it_is_the_documents() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outbox_has_the_documents_columns_and_no_second_retry_field() -> anyhow::Result<()> {
+async fn the_outbox_has_the_contracts_columns_and_no_second_retry_field() -> anyhow::Result<()> {
     let client = World::new().await?.client("postrider_read").await?;
-    let documented = [
+    let expected = [
         ("id", "bigint"),
         ("aggregate_type", "text"),
         ("aggregate_id", "text"),
@@ -67,7 +67,7 @@ async fn the_outbox_has_the_documents_columns_and_no_second_retry_field() -> any
     .await?;
 
     let begins: Vec<_> = found.iter().take(11).map(|(name, kind)| (name.as_str(), kind.as_str())).collect();
-    assert_eq!(begins, documented);
+    assert_eq!(begins, expected);
     assert!(!found.iter().any(|(name, _)| name.contains("retry_at")), "{found:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is done for speed changes no answer: completing many at once, and claims that begin where the last one did.
+//! Optimisations change no answer: completing many at once, and claims that begin where the last one did.
 
 use std::collections::BTreeSet;
 
@@ -108,10 +108,10 @@ async fn session_in_a_backlog(world: &World) -> anyhow::Result<sqlx::pool::PoolC
     Ok(session)
 }
 
-/// What a second would do to the memory of the session.
+/// Ages the memory of the session by more than a second.
 const A_SECOND_LATER: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
     current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) - 2) * 1000000)::bigint::text), false)";
-/// What a clock that was set back by an hour makes of it.
+/// Sets the memory of the session as a clock does that was set back by an hour.
 const AN_HOUR_AHEAD: &str = "select set_config('m10_recovery.claims_begin', regexp_replace(
     current_setting('m10_recovery.claims_begin'), '^[^,]+', ((extract(epoch from now()) + 3600) * 1000000)::bigint::text), false)";
 
@@ -156,7 +156,7 @@ async fn a_memory_of_the_future_or_of_nonsense_is_no_memory() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_go_on_whatever_the_session_s_settings_are() -> anyhow::Result<()> {
+async fn claims_go_on_under_any_settings_of_the_session() -> anyhow::Result<()> {
     let world = World::new().await?;
     let mut session = session_in_a_backlog(&world).await?;
     for settings in ["datestyle = 'German, DMY'", "datestyle = 'SQL, MDY'", "timezone = 'Asia/Makassar'"] {
@@ -204,7 +204,7 @@ async fn a_claim_that_would_come_back_short_looks_from_the_head() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_remembers_goes_with_a_rolled_back_claim() -> anyhow::Result<()> {
+async fn the_memory_of_a_session_ends_with_a_rolled_back_claim() -> anyhow::Result<()> {
     let world = World::new().await?;
     let mut session = session_in_a_backlog(&world).await?;
     let memory = "select current_setting('m10_recovery.claims_begin')";

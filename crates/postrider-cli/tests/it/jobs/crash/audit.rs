@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::report::{Change, Facts, Firing, Function, Letter, Receipt, Report, Run, Schedule};
 
-/// What is said about a run whose process was not heard of any more.
+/// The error of a job run whose process stopped its heartbeats.
 pub const WENT_AWAY: &str = "the process that ran it went away";
 
 /// Reasons not to make a run of a firing: the grain has one.
@@ -218,7 +218,7 @@ fn compare_firings(facts: &Facts, schedule: &Schedule, known: &HashMap<Uuid, &Ru
                     wrong(format!("{} has the run of another firing", firing.fire_at));
                 }
             }
-            // Only where a grain has room for more than one.
+            // Only where a grain has capacity for more than one.
             ("skipped", Some(run)) => {
                 let is_grain = firing.fire_at - firing.fire_at.rem_euclid(schedule.grain) == run.grain_start;
                 let has_reason = firing.reason.as_deref().is_some_and(|reason| HAS_ONE.contains(&reason));

@@ -150,7 +150,7 @@ fn receipt(n: usize, attempt: i32, answered: Option<i64>) -> Receipt {
     Receipt { run: id(n).to_string(), attempt, acted: answered.is_some(), answered, verified: true }
 }
 
-/// What the auditor says when a fact is broken. It must not say that all is well.
+/// The auditor's report when a fact is broken. It must not say that all is well.
 fn broken(breaks: impl FnOnce(&mut Facts)) -> Report {
     let mut facts = good();
     breaks(&mut facts);
@@ -185,7 +185,7 @@ fn a_run_must_have_ended_and_must_be_there() {
 }
 
 #[test]
-fn what_failed_for_good_has_one_complete_letter_and_nothing_else_has_one() {
+fn a_final_failure_has_one_complete_dead_letter_and_no_other_job_run_has_one() {
     let none = broken(|facts| facts.letters.clear());
     assert_eq!(none.letters, [format!("{} is failed, with 0 letters", id(DEAD))]);
     let resolved = broken(|facts| facts.letters[0].is_resolved = true);
@@ -255,7 +255,7 @@ fn each_attempt_is_called_at_most_once_and_was_claimed() {
 }
 
 #[test]
-fn what_is_completed_was_called_in_its_last_attempt() {
+fn a_completed_job_run_was_called_in_its_last_attempt() {
     let never = broken(|facts| drop(facts.receipts.remove(1)));
     assert_eq!(never.never_called.len(), 1);
     let badly = broken(|facts| facts.receipts[1].answered = Some(500));
@@ -271,7 +271,7 @@ fn a_function_in_the_database_has_its_effect_once_and_with_its_end() {
     assert_eq!(none.effects, [format!("{}: 0 effects with its end", id(SQL))]);
     let twice = broken(|facts| facts.effects.push(facts.effects[0].clone()));
     assert_eq!(twice.effects.len(), 1);
-    // What the attempt did whose process died.
+    // An effect of the attempt whose process died.
     let left =
         broken(|facts| facts.effects.push(Effect { xid: xid(SQL, 0), input: Some(json!({ "n": SQL })) }));
     assert_eq!(left.effects.len(), 1);
@@ -328,7 +328,7 @@ fn under_one_key_there_is_one_run() {
 }
 
 #[test]
-fn nobody_keeps_a_run_for_longer_than_the_lease_and_nobody_is_robbed() {
+fn no_process_holds_a_job_run_past_its_lease_and_none_loses_one_before() {
     for silence in [LEASE, LEASE * 20, 0] {
         let report = broken(|facts| {
             let mut story = changes(facts, SQL);

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::report::{Facts, Receipt, Schedule};
-use crate::{jobs::works::Works, sql::execute, world::Sim};
+use crate::{jobs::processes::TenantDatabase, sql::execute, world::Sim};
 
 /// Keeps every change of a run as the database made it, beside the system under test.
 pub async fn record_changes(admin: &PgPool) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ const GRAIN: i64 = 300_000_000;
 
 /// The facts, and how often each fault of the functions occurred.
 pub async fn gather(
-    works: &Works,
+    database: &TenantDatabase,
     sim: &Sim,
     acquired: HashSet<Uuid>,
     scheduled: &[Scheduled],
@@ -64,7 +64,7 @@ pub async fn gather(
     for Scheduled { id, first, step } in scheduled.iter().copied() {
         let sql =
             "select (extract(epoch from next_fire_at) * 1000000)::bigint from jobs.schedules where id = $1";
-        let next = sqlx::query_scalar(sql).bind(id).fetch_one(&works.admin).await?;
+        let next = sqlx::query_scalar(sql).bind(id).fetch_one(&database.admin).await?;
         schedules.push(Schedule { id, first, next, step, grain: GRAIN });
     }
     let micros = |time: &str| format!("(extract(epoch from {time}) * 1000000)::bigint as {time}");
@@ -72,7 +72,7 @@ pub async fn gather(
         let times: String = times.iter().map(|time| format!(", {}", micros(time))).collect();
         sqlx::AssertSqlSafe(format!("select {columns}{times} from {table} order by {order}"))
     };
-    let admin = &works.admin;
+    let admin = &database.admin;
     let facts = Facts {
         functions: sqlx::query_as("select * from jobs.functions").fetch_all(admin).await?,
         acquired,

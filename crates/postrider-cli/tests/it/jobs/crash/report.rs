@@ -1,4 +1,4 @@
-//! What the auditor is shown, and what it finds.
+//! The facts that the auditor gets, and its findings.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -49,7 +49,7 @@ pub struct Change {
     pub claims_before: Option<i32>,
     pub claims: i32,
     pub retry_count: i32,
-    /// What it was when a retry began.
+    /// `retry_at` at the begin of a retry.
     pub retry_at_before: Option<Micros>,
     pub retry_at: Option<Micros>,
     /// The last word of the process that held it.
@@ -111,7 +111,7 @@ pub struct Firing {
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub functions: Vec<Function>,
-    /// What callers were told that it was made.
+    /// The job runs that callers got in responses.
     pub acquired: HashSet<Uuid>,
     pub runs: Vec<Run>,
     /// In order.
@@ -121,14 +121,14 @@ pub struct Facts {
     pub receipts: Vec<Receipt>,
     pub schedules: Vec<Schedule>,
     pub firings: Vec<Firing>,
-    /// What the watcher saw while it happened.
+    /// The violations that the watcher saw while processes ran.
     pub seen: Vec<String>,
     /// How long nothing must be heard of a process before its runs are taken from it, and how long that may take.
     pub lease: Micros,
     pub allowance: Micros,
 }
 
-/// What is wrong. Each list is empty if the guarantees held.
+/// The violations that the auditor found. Each list is empty if the guarantees held.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Neither completed nor failed for good, although everything is over.
@@ -137,7 +137,7 @@ pub struct Report {
     pub lost: Vec<String>,
     /// Failed for good without one complete open letter; or an open letter about something else.
     pub letters: Vec<String>,
-    /// What the row says about retries and claims is not what happened.
+    /// The counts of retries and claims in the row differ from those that happened.
     pub miscounted: Vec<String>,
     /// A retry that is not at the time that the policy says, that began before it, or that had no right to be.
     pub misstepped: Vec<String>,
@@ -145,7 +145,7 @@ pub struct Report {
     pub uncalled_for: Vec<String>,
     /// Completed, and the function knows nothing of it.
     pub never_called: Vec<String>,
-    /// What a function in the database did, without its run or not once.
+    /// Effects of a function in the database without its job run, or more than one of a job run.
     pub effects: Vec<String>,
     /// Firings that are not there, or without their run.
     pub firings: Vec<String>,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::facts::Scheduled;
 use crate::{
-    jobs::works::{Schedule, Works, soon},
+    jobs::processes::{Schedule, TenantDatabase, soon},
     sql::execute,
 };
 
@@ -19,9 +19,9 @@ use crate::{
 const OFTEN: u32 = 50;
 const MINUTE: i64 = 60_000_000;
 
-/// What callers invoke.
+/// The functions that callers invoke.
 const INVOKED: [&str; 4] = ["call", "call-briefly", "write", "answer"];
-/// What schedules run, and on what times: expression, minutes between firings, since how many minutes they are due.
+/// The functions of schedules, with their times: expression, minutes between firings, since how many minutes they are due.
 const SCHEDULED: [(&str, &str, i64, i64); 4] = [
     ("tick", "*/5 * * * *", 5, 50),
     ("poll", "* * * * *", 1, 20),
@@ -31,14 +31,14 @@ const SCHEDULED: [(&str, &str, i64, i64); 4] = [
 
 #[derive(Default)]
 pub struct Sources {
-    /// What callers were told that it was made.
+    /// The job runs that callers got in responses.
     pub acquired: HashSet<Uuid>,
     pub schedules: Vec<Scheduled>,
     invoked: u32,
 }
 
 /// Sets the functions.
-pub async fn set_functions(works: &Works, sim_url: &str) -> anyhow::Result<()> {
+pub async fn set_functions(database: &TenantDatabase, sim_url: &str) -> anyhow::Result<()> {
     let http = |name: &str| Target::Http(format!("{sim_url}/functions/{name}"));
     let (sql, noop) = (Target::Sql("work.effect".parse()?), Target::Builtin("noop".to_owned()));
     for (name, target, grain, retries) in [
@@ -51,7 +51,7 @@ pub async fn set_functions(works: &Works, sim_url: &str) -> anyhow::Result<()> {
         ("roll", sql, Grain::FiveMinutes, OFTEN),
         ("after-tick", noop, Grain::FiveMinutes, OFTEN),
     ] {
-        works.function(name, &target, grain, soon(retries)).await?;
+        database.function(name, &target, grain, soon(retries)).await?;
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ impl Sources {
     /// Invokes so many functions and sets a schedule. Returns how many runs there are to be done.
     pub async fn add(
         &mut self,
-        works: &Works,
+        database: &TenantDatabase,
         random: &mut SeededRandom,
         invocations: u32,
     ) -> anyhow::Result<usize> {
@@ -73,28 +73,28 @@ impl Sources {
                 _ => json!({ "n": n, "sleep": 0.3, "fail": 0.1 }),
             };
             // Two want the same at once; now and then a third insists on what was done before.
-            callers.push(invoke(works, function, n, input.clone(), false));
-            callers.push(invoke(works, function, n, input, false));
+            callers.push(invoke(database, function, n, input.clone(), false));
+            callers.push(invoke(database, function, n, input, false));
             if n > 40 && random.below(20) == 0 {
-                callers.push(invoke(works, "answer", n - 40, json!({ "n": n }), true));
+                callers.push(invoke(database, "answer", n - 40, json!({ "n": n }), true));
             }
         }
         let acquired = try_join_all(callers).await?;
         let new: HashSet<Uuid> = acquired.into_iter().flatten().collect();
         let added = new.len();
         self.acquired.extend(new);
-        let firings = self.schedule(works).await?;
-        execute(&works.admin, format!("notify {HINT_CHANNEL}")).await?;
+        let firings = self.schedule(database).await?;
+        execute(&database.admin, format!("notify {HINT_CHANNEL}")).await?;
         Ok(added + firings)
     }
 
     /// Sets the next schedule. It has been due for a while, as after an outage.
-    async fn schedule(&mut self, works: &Works) -> anyhow::Result<usize> {
+    async fn schedule(&mut self, database: &TenantDatabase) -> anyhow::Result<usize> {
         let (function, cron, step, since) = SCHEDULED[self.schedules.len() % SCHEDULED.len()];
         let first = format!(
             "select (extract(epoch from date_bin('{step} minutes', now() - interval '{since} minutes', '2000-01-01Z')) * 1000000)::bigint"
         );
-        let first = works.count(first).await?;
+        let first = database.count(first).await?;
         let depends_on: &[&str] = if function == "after-tick" { &["tick"] } else { &[] };
         let schedule = Schedule {
             function,
@@ -104,7 +104,7 @@ impl Sources {
             depends_on,
             first: &format!("to_timestamp({})", first / 1_000_000),
         };
-        let id = works.schedule(&schedule).await?;
+        let id = database.schedule(&schedule).await?;
         self.schedules.push(Scheduled { id, first, step: step * MINUTE });
         // A run for each grain.
         Ok(usize::try_from(since / 5)?)
@@ -113,13 +113,13 @@ impl Sources {
 
 /// Invokes a function, and says which run was made of it.
 async fn invoke(
-    works: &Works,
+    database: &TenantDatabase,
     function: &str,
     n: u32,
     input: Value,
     force: bool,
 ) -> anyhow::Result<Option<Uuid>> {
-    match works.invoke(function, n, &input, force).await? {
+    match database.invoke(function, n, &input, force).await? {
         Acquired::Run(id) => Ok(Some(id.0)),
         Acquired::UnknownFunction => anyhow::bail!("there is no function {function}"),
         Acquired::Running(_) | Acquired::RetryPending(_) | Acquired::Completed(_) => Ok(None),

@@ -12,7 +12,7 @@ pub struct Watch {
     looking: JoinHandle<anyhow::Result<Seen>>,
 }
 
-/// What it saw.
+/// The watcher's observations.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub looks: usize,

@@ -1,4 +1,4 @@
-//! What jobs do under faults: callers invoke functions, schedules fire, and processes run what is due.
+//! Job runs under faults: callers invoke functions, schedules fire, and processes run what is due.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     channels::bots::control,
-    jobs::works::{SECRET, Works},
+    jobs::processes::{SECRET, TenantDatabase},
     sql::{execute, texts},
     world::Sim,
 };
@@ -41,7 +41,7 @@ const OPEN: &str = "select count(*) from jobs.job_runs where status = 'running' 
 pub struct Jobs<'a> {
     plan: &'a Plan,
     sim: Sim,
-    works: Works,
+    database: TenantDatabase,
     runners: Processes,
     sources: Sources,
     watch: Option<Watch>,
@@ -54,20 +54,20 @@ impl<'a> Jobs<'a> {
             ["--secret", SECRET, "--stall-seconds", "3", "--latency-ms", "500"].map(str::to_owned).into();
         arguments.extend(plan.faults.sim_arguments());
         let sim = Sim::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let works = Works::new().await?;
-        facts::record_changes(&works.admin).await?;
-        sources::set_functions(&works, &sim.http_url).await?;
-        let config = works.world.config(SETTINGS)?;
+        let database = TenantDatabase::new().await?;
+        facts::record_changes(&database.admin).await?;
+        sources::set_functions(&database, &sim.http_url).await?;
+        let config = database.world.config(SETTINGS)?;
         let launch = Launch::role(config.path().to_owned(), "scheduler");
         let runners = Processes::start(launch, plan.processes).await?;
-        let watch = Some(Watch::start(&works.admin, LEASE + ALLOWANCE));
-        Ok(Self { plan, sim, works, runners, sources: Sources::default(), watch, _config: config })
+        let watch = Some(Watch::start(&database.admin, LEASE + ALLOWANCE));
+        Ok(Self { plan, sim, database, runners, sources: Sources::default(), watch, _config: config })
     }
 
     /// How many runs have ended.
     async fn ended(&self) -> anyhow::Result<usize> {
         let sql = "select count(*) from jobs.job_runs where status <> 'running' and retry_at is null";
-        Ok(usize::try_from(self.works.count(sql).await?)?)
+        Ok(usize::try_from(self.database.count(sql).await?)?)
     }
 
     /// Waits until so many runs have ended.
@@ -75,7 +75,7 @@ impl<'a> Jobs<'a> {
         let mut progress = Progress::default();
         loop {
             let now = self.ended().await?;
-            if now >= runs || (now > 0 && self.works.count(OPEN).await? == 0) {
+            if now >= runs || (now > 0 && self.database.count(OPEN).await? == 0) {
                 return Ok(());
             }
             anyhow::ensure!(progress.goes_on(now), "nothing goes on: {now} of {runs} have ended");
@@ -98,7 +98,7 @@ impl<'a> Jobs<'a> {
     /// The processes that hold runs.
     async fn holders(&self) -> anyhow::Result<BTreeSet<String>> {
         let sql = "select distinct locked_by from jobs.job_runs where locked_by is not null";
-        Ok(texts(&self.works.admin, sql).await?.into_iter().collect())
+        Ok(texts(&self.database.admin, sql).await?.into_iter().collect())
     }
 }
 
@@ -107,7 +107,7 @@ impl Workload for Jobs<'_> {
 
     async fn advance(&mut self, random: &mut SeededRandom) -> anyhow::Result<()> {
         let ended = self.ended().await?;
-        let added = self.sources.add(&self.works, random, self.plan.invocations).await?;
+        let added = self.sources.add(&self.database, random, self.plan.invocations).await?;
         // The rest is under way when the fault is injected.
         self.until_ended(ended + added * 3 / 4).await
     }
@@ -135,8 +135,8 @@ impl Workload for Jobs<'_> {
         let enabled = "select count(*) from jobs.schedules where enabled";
         let mut progress = Progress::default();
         loop {
-            execute(&self.works.admin, stop).await?;
-            let (schedules, open) = (self.works.count(enabled).await?, self.works.count(OPEN).await?);
+            execute(&self.database.admin, stop).await?;
+            let (schedules, open) = (self.database.count(enabled).await?, self.database.count(OPEN).await?);
             if schedules == 0 && open == 0 && self.runners.frozen.is_empty() {
                 break;
             }
@@ -153,7 +153,7 @@ impl Workload for Jobs<'_> {
 
         let acquired = std::mem::take(&mut self.sources.acquired);
         let (mut facts, provider_faults) =
-            facts::gather(&self.works, &self.sim, acquired, &self.sources.schedules).await?;
+            facts::gather(&self.database, &self.sim, acquired, &self.sources.schedules).await?;
         (facts.lease, facts.allowance) = (micros(LEASE)?, micros(ALLOWANCE)?);
         facts.seen = seen.wrong;
         let report = audit(&facts);

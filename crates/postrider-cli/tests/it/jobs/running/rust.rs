@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::super::crew::Crew;
+use super::super::operators::Operators;
 
 /// Does what its name says.
 struct Does(&'static str);
@@ -66,9 +66,13 @@ struct Running {
 }
 
 impl Running {
-    /// With room for so many, and for so many of one tenant.
-    async fn start(crew: &Crew, functions: Functions, room: (usize, usize)) -> anyhow::Result<Self> {
-        let pool = crew.world.pool("postrider_worker").await?;
+    /// With capacity for so many, and for so many of one tenant.
+    async fn start(
+        operators: &Operators,
+        functions: Functions,
+        capacity: (usize, usize),
+    ) -> anyhow::Result<Self> {
+        let pool = operators.world.pool("postrider_worker").await?;
         let parts = RunnerParts {
             pool: pool.clone(),
             sql_pool: pool,
@@ -78,8 +82,8 @@ impl Running {
             ends: Hints::new(ENDS_CHANNEL),
         };
         let settings = RunnerSettings {
-            concurrency: room.0,
-            tenant_concurrency: room.1,
+            concurrency: capacity.0,
+            tenant_concurrency: capacity.1,
             lease: Duration::from_secs(30),
             poll_interval: Duration::from_millis(20),
             sql_concurrency: 1,
@@ -99,17 +103,20 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> anyhow::Result<()> {
-    let crew = Crew::new().await?;
+async fn every_end_of_a_rust_function_ends_its_job_run_and_the_runner_goes_on() -> anyhow::Result<()> {
+    let operators = Operators::new().await?;
     let names = ["works", "panics", "passing", "lasting", "large", "endless"];
     let known = names.iter().fold(Functions::default(), |known, name| known.with(name, Arc::new(Does(name))));
-    let runner = Running::start(&crew, known, (8, 8)).await?;
+    let runner = Running::start(&operators, known, (8, 8)).await?;
     for name in names.into_iter().chain(["unknown"]) {
-        crew.force_function(crew.tenant, name, "builtin", name, 1).await?;
+        operators.force_function(operators.tenant, name, "builtin", name, 1).await?;
     }
-    crate::sql::execute(&crew.admin, "update jobs.functions set timeout_seconds = 1 where name = 'endless'")
-        .await?;
-    let unknown = crew.acquire(crew.tenant, "unknown", None).await?;
+    crate::sql::execute(
+        &operators.admin,
+        "update jobs.functions set timeout_seconds = 1 where name = 'endless'",
+    )
+    .await?;
+    let unknown = operators.acquire(operators.tenant, "unknown", None).await?;
     for (name, claims, says) in [
         ("panics", 2, "the function panicked"),
         ("passing", 2, "not yet"),
@@ -117,27 +124,28 @@ async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> 
         ("large", 1, "more than 65536 bytes"),
         ("endless", 2, "within 1s"),
     ] {
-        let run = crew.acquire(crew.tenant, name, None).await?;
-        let run = crew.ends(run, "failed").await?;
+        let run = operators.acquire(operators.tenant, name, None).await?;
+        let run = operators.ends(run, "failed").await?;
         assert!(run.error().contains(says), "{run:?}");
         assert_eq!((run.claims, run.retry_count, run.is_held), (claims, claims - 1, false), "{run:?}");
         let code = if claims == 1 { "EXECUTION_ERROR" } else { "MAX_RETRIES_EXCEEDED" };
         assert_eq!(
-            (crew.letters(run.id).await?, crew.is_free(name).await?),
+            (operators.letters(run.id).await?, operators.is_free(name).await?),
             (vec![code.to_owned()], true),
             "{name}"
         );
     }
-    let run = crew.acquire(crew.tenant, "works", None).await?;
-    let run = crew.ends(run, "completed").await?;
+    let run = operators.acquire(operators.tenant, "works", None).await?;
+    let run = operators.ends(run, "completed").await?;
     assert_eq!(run.result, Some(json!({ "attempt": 1, "input": { "a": 1 } })));
 
-    // What this runner does not know waits for one that does.
-    let waits = crew.run(unknown).await?;
+    // A function that this runner does not know waits for a runner that does.
+    let waits = operators.run(unknown).await?;
     assert_eq!((waits.status.as_str(), waits.claims, waits.is_held), ("running", 0, false), "{waits:?}");
     let other =
-        Running::start(&crew, Functions::default().with("unknown", Arc::new(Does("works"))), (1, 1)).await?;
-    assert_eq!(crew.ends(unknown, "completed").await?.claims, 1);
+        Running::start(&operators, Functions::default().with("unknown", Arc::new(Does("works"))), (1, 1))
+            .await?;
+    assert_eq!(operators.ends(unknown, "completed").await?.claims, 1);
     other.stop().await?;
     runner.stop().await
 }
@@ -145,30 +153,30 @@ async fn whatever_a_rust_function_does_its_run_ends_and_the_runner_goes_on() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_with_many_runs_does_not_delay_another() -> anyhow::Result<()> {
     const MANY: usize = 200;
-    let crew = Crew::new().await?;
-    let small = crew.another("small").await?;
-    for tenant in [crew.tenant, small] {
-        crew.force_function(tenant, "f", "builtin", "f", 0).await?;
+    let operators = Operators::new().await?;
+    let small = operators.another("small").await?;
+    for tenant in [operators.tenant, small] {
+        operators.force_function(tenant, "f", "builtin", "f", 0).await?;
     }
     // They have waited for longer than the one.
     let fill = format!(
         "insert into jobs.job_runs (tenant_id, function_name, lock_key, grain, grain_start, started_at)
          select '{}', 'f', gen_random_uuid()::text, 'day', now(), now() - interval '1 hour' from generate_series(1, {MANY})",
-        crew.tenant
+        operators.tenant
     );
-    crate::sql::execute(&crew.admin, fill).await?;
-    let one = crew.acquire(small, "f", None).await?;
+    crate::sql::execute(&operators.admin, fill).await?;
+    let one = operators.acquire(small, "f", None).await?;
     let called = Called::default();
     let runner =
-        Running::start(&crew, Functions::default().with("f", Arc::new(called.clone())), (4, 4)).await?;
-    crew.ends(one, "completed").await?;
+        Running::start(&operators, Functions::default().with("f", Arc::new(called.clone())), (4, 4)).await?;
+    operators.ends(one, "completed").await?;
     let place = called.all().iter().position(|tenant| tenant.0 == small);
     assert!(place.is_some_and(|place| place < 12), "it was called after {place:?} others");
     let left = format!(
         "select count(*) from jobs.job_runs where tenant_id = '{}' and status <> 'completed'",
-        crew.tenant
+        operators.tenant
     );
-    crate::world::eventually("all are done", async || Ok(crew.count(&left).await? == 0)).await?;
+    crate::world::eventually("all are done", async || Ok(operators.count(&left).await? == 0)).await?;
     assert_eq!(called.all().len(), MANY + 1);
     runner.stop().await?;
     Ok(())
@@ -187,20 +195,20 @@ impl Function for Stuck {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_whose_functions_hang_leaves_room_for_another() -> anyhow::Result<()> {
-    let crew = Crew::new().await?;
-    let small = crew.another("small").await?;
-    crew.force_function(crew.tenant, "stuck", "builtin", "stuck", 0).await?;
-    crew.force_function(small, "f", "builtin", "f", 0).await?;
+    let operators = Operators::new().await?;
+    let small = operators.another("small").await?;
+    operators.force_function(operators.tenant, "stuck", "builtin", "stuck", 0).await?;
+    operators.force_function(small, "f", "builtin", "f", 0).await?;
     for about in 0..5 {
-        crew.acquire(crew.tenant, "stuck", Some(&format!("{about:012x}"))).await?;
+        operators.acquire(operators.tenant, "stuck", Some(&format!("{about:012x}"))).await?;
     }
     let (stuck, called) = (Arc::new(AtomicUsize::new(0)), Called::default());
     let functions =
         Functions::default().with("stuck", Arc::new(Stuck(Arc::clone(&stuck)))).with("f", Arc::new(called));
-    let runner = Running::start(&crew, functions, (4, 2)).await?;
+    let runner = Running::start(&operators, functions, (4, 2)).await?;
     crate::world::eventually("some hang", async || Ok(stuck.load(Ordering::SeqCst) >= 2)).await?;
-    let one = crew.acquire(small, "f", None).await?;
-    crew.ends(one, "completed").await?;
+    let one = operators.acquire(small, "f", None).await?;
+    operators.ends(one, "completed").await?;
     assert_eq!(stuck.load(Ordering::SeqCst), 2, "a tenant has its share, and no more");
     runner.runner.abort();
     Ok(())
@@ -208,25 +216,26 @@ async fn a_tenant_whose_functions_hang_leaves_room_for_another() -> anyhow::Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runner_registers_its_functions_while_it_runs_and_those_of_postrider_never() -> anyhow::Result<()> {
-    let crew = Crew::new().await?;
+    let operators = Operators::new().await?;
     let names = "select name from jobs.provided_functions where expires_at > now() order by name";
     let functions = Functions::default()
         .with("noop", Arc::new(Does("works")))
         .with("close-month", Arc::new(Does("works")))
         .with("rebuild", Arc::new(Does("works")));
-    let runner = Running::start(&crew, functions, (1, 1)).await?;
+    let runner = Running::start(&operators, functions, (1, 1)).await?;
     crate::world::eventually("the functions are registered", async || {
-        Ok(crate::sql::texts(&crew.admin, names).await? == ["close-month", "rebuild"])
+        Ok(crate::sql::texts(&operators.admin, names).await? == ["close-month", "rebuild"])
     })
     .await?;
     // Two processes provide a function: it stays when one of them stops.
     let other =
-        Running::start(&crew, Functions::default().with("rebuild", Arc::new(Does("works"))), (1, 1)).await?;
+        Running::start(&operators, Functions::default().with("rebuild", Arc::new(Does("works"))), (1, 1))
+            .await?;
     crate::world::eventually("both processes are registered", async || {
-        Ok(crate::sql::texts(&crew.admin, names).await? == ["close-month", "rebuild", "rebuild"])
+        Ok(crate::sql::texts(&operators.admin, names).await? == ["close-month", "rebuild", "rebuild"])
     })
     .await?;
     runner.stop().await?;
-    assert_eq!(crate::sql::texts(&crew.admin, names).await?, ["rebuild"]);
+    assert_eq!(crate::sql::texts(&operators.admin, names).await?, ["rebuild"]);
     other.stop().await
 }

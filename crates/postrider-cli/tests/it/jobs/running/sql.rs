@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 
 use super::super::{
-    crew::{Crew, Run, soon},
+    operators::{Operators, Run, soon},
     stage::ask,
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     world::{Server, eventually},
 };
 
-/// Somebody's own schema. Every function leaves a line when what it did is committed.
+/// The schema of an application. Every function leaves a line when what it did is committed.
 const SHOP: &str = r"
     create schema shop;
     grant usage on schema shop to postrider_worker, postrider_app;
@@ -41,13 +41,13 @@ const SHOP: &str = r"
     create function elsewhere.works() returns integer language sql as $$ select 1 $$;
 ";
 
-async fn shop() -> anyhow::Result<Crew> {
-    let crew = Crew::new().await?;
-    execute(&crew.admin, SHOP).await?;
-    Ok(crew)
+async fn shop() -> anyhow::Result<Operators> {
+    let operators = Operators::new().await?;
+    execute(&operators.admin, SHOP).await?;
+    Ok(operators)
 }
 
-impl Crew {
+impl Operators {
     /// How often a function has done what it does, as far as that was committed.
     async fn done(&self, name: &str) -> anyhow::Result<i64> {
         self.count(&format!("select count(*) from shop.done where name = '{name}'")).await
@@ -80,72 +80,72 @@ impl Crew {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_sql_function_did_and_that_its_run_is_completed_are_one() -> anyhow::Result<()> {
-    let crew = shop().await?;
-    let server = crew.serve(
+async fn the_effect_of_a_sql_function_and_its_completion_are_one_commit() -> anyhow::Result<()> {
+    let operators = shop().await?;
+    let server = operators.serve(
         "api,scheduler",
         "sql_schemas = ['shop', 'jobs', 'execution', 'pg_catalog', 'elsewhere_too']",
     )?;
-    let run = crew.shop(&server, "count", &json!({ "n": 3 }), 60)?;
-    let run = crew.ends(run, "completed").await?;
+    let run = operators.shop(&server, "count", &json!({ "n": 3 }), 60)?;
+    let run = operators.ends(run, "completed").await?;
     assert_eq!((run.result, run.claims), (Some(json!({ "counted": 3 })), 1));
-    let done = crew.text("select concat_ws(' ', tenant, who) from shop.done").await?;
-    assert_eq!(done, format!("{} postrider_worker", crew.tenant));
-    let run = crew.shop(&server, "nothing", &Value::Null, 60)?;
+    let done = operators.text("select concat_ws(' ', tenant, who) from shop.done").await?;
+    assert_eq!(done, format!("{} postrider_worker", operators.tenant));
+    let run = operators.shop(&server, "nothing", &Value::Null, 60)?;
     assert_eq!(
-        (crew.ends(run, "completed").await?.result, crew.done("nothing").await?),
+        (operators.ends(run, "completed").await?.result, operators.done("nothing").await?),
         (Some(Value::Null), 1)
     );
 
-    // Whatever it says after it has written something, that is gone.
-    let passing = crew.shop(&server, "raises", &json!({ "code": "40001" }), 60)?;
-    let run = crew.ends(passing, "failed").await?;
+    // A function that fails after a write leaves nothing of it.
+    let passing = operators.shop(&server, "raises", &json!({ "code": "40001" }), 60)?;
+    let run = operators.ends(passing, "failed").await?;
     assert_eq!((run.claims, run.error()), (2, "shop.raises: it will not do"));
-    assert_eq!(crew.letters(run.id).await?, ["MAX_RETRIES_EXCEEDED"]);
-    let lasting = crew.invoke(&server, "raises", &json!({ "code": "PR400" }))?;
-    crew.refused(lasting, &["it will not do"]).await?;
-    let run = crew.shop(&server, "divides", &Value::Null, 60)?;
-    crew.refused(run, &["division by zero"]).await?;
-    let run = crew.shop(&server, "large", &Value::Null, 60)?;
-    crew.refused(run, &["more than 65536 bytes"]).await?;
-    let run = crew.shop(&server, "sleeps", &Value::Null, 1)?;
-    let run = crew.ends(run, "failed").await?;
+    assert_eq!(operators.letters(run.id).await?, ["MAX_RETRIES_EXCEEDED"]);
+    let lasting = operators.invoke(&server, "raises", &json!({ "code": "PR400" }))?;
+    operators.refused(lasting, &["it will not do"]).await?;
+    let run = operators.shop(&server, "divides", &Value::Null, 60)?;
+    operators.refused(run, &["division by zero"]).await?;
+    let run = operators.shop(&server, "large", &Value::Null, 60)?;
+    operators.refused(run, &["more than 65536 bytes"]).await?;
+    let run = operators.shop(&server, "sleeps", &Value::Null, 1)?;
+    let run = operators.ends(run, "failed").await?;
     assert_eq!((run.claims, run.error()), (2, "shop.sleeps took longer than 1s and was stopped"));
     for name in ["raises", "divides", "large", "sleeps"] {
-        assert_eq!((crew.done(name).await?, crew.is_free(name).await?), (0, true), "{name}");
+        assert_eq!((operators.done(name).await?, operators.is_free(name).await?), (0, true), "{name}");
     }
 
-    // What cannot be run is refused when it is set up, and when it is run.
+    // A target that cannot be run is refused when it is registered, and when it is run.
     for (target, says) in [
-        ("jobs.prune_runs", "cannot be run as jobs"),
-        ("execution.claim_queued_jobs", "cannot be run as jobs"),
-        ("pg_catalog.pg_reload_conf", "cannot be run as jobs"),
+        ("jobs.prune_runs", "cannot be called by job runs"),
+        ("execution.claim_queued_jobs", "cannot be called by job runs"),
+        ("pg_catalog.pg_reload_conf", "cannot be called by job runs"),
         ("shop.secret", "grant execute on function shop.secret"),
         ("shop.absent", "there is no function shop.absent(jsonb)"),
         ("shop.many", "there is no function shop.many(jsonb)"),
         ("elsewhere.works", "jobs.sql_schemas names only shop, jobs, "),
     ] {
         let name = target.replace('.', "-");
-        let put = crew.call(
+        let put = operators.call(
             &server,
             "PUT",
             &format!("/functions/{name}"),
             &json!({ "target": { "sql": target } }),
         )?;
         assert!(put.problem(422)?.to_string().contains(says), "{}", put.text());
-        crew.force_function(crew.tenant, &name, "sql", target, 1).await?;
-        let run = crew.invoke(&server, &name, &Value::Null)?;
-        crew.refused(run, &[says]).await?;
+        operators.force_function(operators.tenant, &name, "sql", target, 1).await?;
+        let run = operators.invoke(&server, &name, &Value::Null)?;
+        operators.refused(run, &[says]).await?;
     }
-    execute(&crew.admin, "revoke usage on schema shop from postrider_worker").await?;
-    let run = crew.invoke(&server, "divides", &Value::Null)?;
-    crew.refused(run, &["grant usage on schema shop to postrider_worker"]).await?;
+    execute(&operators.admin, "revoke usage on schema shop from postrider_worker").await?;
+    let run = operators.invoke(&server, "divides", &Value::Null)?;
+    operators.refused(run, &["grant usage on schema shop to postrider_worker"]).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_leaves_nothing_in_the_connection_for_the_next() -> anyhow::Result<()> {
-    let crew = shop().await?;
+    let operators = shop().await?;
     let role = format!("deputy_{}", uuid::Uuid::now_v7().simple());
     let functions = format!(
         "create role {role}; grant {role} to postrider_worker; grant usage on schema shop to {role};
@@ -167,91 +167,91 @@ async fn a_function_leaves_nothing_in_the_connection_for_the_next() -> anyhow::R
                                        'who', current_user, 'locks', (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
                                        'temporary', to_regclass('pg_temp.litter'), 'listens', (select count(*) from pg_listening_channels()))
          $$;",
-        crew.world.database()
+        operators.world.database()
     );
-    execute(&crew.admin, functions).await?;
+    execute(&operators.admin, functions).await?;
     // One connection, which all of them use.
-    let server = crew.serve("api,scheduler", "sql_concurrency = 1")?;
-    crew.put(&server, "looks", &json!({ "target": { "sql": "shop.looks" } }))?;
-    let clean = crew.invoke(&server, "looks", &Value::Null)?;
-    let clean = crew.ends(clean, "completed").await?.result;
-    assert_eq!(clean.as_ref().map(|clean| &clean["tenant"]), Some(&json!(crew.tenant)), "{clean:?}");
+    let server = operators.serve("api,scheduler", "sql_concurrency = 1")?;
+    operators.put(&server, "looks", &json!({ "target": { "sql": "shop.looks" } }))?;
+    let clean = operators.invoke(&server, "looks", &Value::Null)?;
+    let clean = operators.ends(clean, "completed").await?.result;
+    assert_eq!(clean.as_ref().map(|clean| &clean["tenant"]), Some(&json!(operators.tenant)), "{clean:?}");
     for (n, (input, ends)) in
         [(Value::Null, "completed"), (json!({ "fails": true }), "failed")].into_iter().enumerate()
     {
         let litters = format!("litters-{n}");
         let target = json!({ "target": { "sql": "shop.litters" }, "retry": { "max_retries": 0 } });
-        crew.put(&server, &litters, &target)?;
-        let run = crew.invoke(&server, &litters, &input)?;
-        let run = crew.ends(run, ends).await?;
+        operators.put(&server, &litters, &target)?;
+        let run = operators.invoke(&server, &litters, &input)?;
+        let run = operators.ends(run, ends).await?;
         assert!(ends == "completed" || run.error().contains("after all"), "{run:?}");
-        crew.put(&server, &format!("looks-{n}"), &json!({ "target": { "sql": "shop.looks" } }))?;
-        let looks = crew.invoke(&server, &format!("looks-{n}"), &Value::Null)?;
-        assert_eq!(crew.ends(looks, "completed").await?.result, clean, "after one that {ends}");
+        operators.put(&server, &format!("looks-{n}"), &json!({ "target": { "sql": "shop.looks" } }))?;
+        let looks = operators.invoke(&server, &format!("looks-{n}"), &Value::Null)?;
+        assert_eq!(operators.ends(looks, "completed").await?.result, clean, "after one that {ends}");
     }
     drop(server);
-    execute(&crew.admin, format!("drop owned by {role}; drop role {role}")).await?;
+    execute(&operators.admin, format!("drop owned by {role}; drop role {role}")).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_sql_function_is_set_or_run_unless_its_schema_is_named() -> anyhow::Result<()> {
-    let crew = shop().await?;
+    let operators = shop().await?;
     let says = "jobs.sql_schemas names no schema; add `shop` to it";
-    let server = crew.serve("api,scheduler", "sql_schemas = []")?;
+    let server = operators.serve("api,scheduler", "sql_schemas = []")?;
     let target = json!({ "target": { "sql": "shop.count" } });
-    let put = crew.call(&server, "PUT", "/functions/count", &target)?;
+    let put = operators.call(&server, "PUT", "/functions/count", &target)?;
     assert!(put.problem(422)?.to_string().contains(says), "{}", put.text());
     let put = ["jobs", "function", "put", "count", "--tenant", "acme", "--sql", "shop.count"];
-    let refused = crew.world.postrider(&put)?;
+    let refused = operators.world.postrider(&put)?;
     assert!(refused.code == 1 && refused.stderr.contains(says), "{}", refused.stderr);
     // One that was set where it was allowed.
-    crew.force_function(crew.tenant, "count", "sql", "shop.count", 1).await?;
-    let run = crew.invoke(&server, "count", &json!({ "n": 1 }))?;
-    crew.refused(run, &[says]).await?;
-    assert_eq!(crew.done("count").await?, 0);
+    operators.force_function(operators.tenant, "count", "sql", "shop.count", 1).await?;
+    let run = operators.invoke(&server, "count", &json!({ "n": 1 }))?;
+    operators.refused(run, &[says]).await?;
+    assert_eq!(operators.done("count").await?, 0);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_sql_functions_of_one_tenant_do_not_keep_those_of_another_waiting() -> anyhow::Result<()> {
     for (sql_concurrency, share, begun) in [(4, 2, 2), (4, 4, 3), (2, 2, 1)] {
-        let crew = shop().await?;
+        let operators = shop().await?;
         let stuck = "create function shop.stuck() returns jsonb language plpgsql as
                          $$ begin perform pg_advisory_xact_lock(1); return null; end $$;";
-        execute(&crew.admin, stuck).await?;
-        let mut gate = sqlx::PgConnection::connect(&crew.world.admin_url()).await?;
+        execute(&operators.admin, stuck).await?;
+        let mut gate = sqlx::PgConnection::connect(&operators.world.admin_url()).await?;
         execute(&mut gate, "select pg_advisory_lock(1)").await?;
-        let (slow, quick) = (crew.tenant, crew.another("quick").await?);
-        crew.force_function(slow, "stuck", "sql", "shop.stuck", 0).await?;
-        crew.force_function(quick, "count", "sql", "shop.count", 0).await?;
-        execute(&crew.admin, "update jobs.functions set timeout_seconds = 900").await?;
+        let (slow, quick) = (operators.tenant, operators.another("quick").await?);
+        operators.force_function(slow, "stuck", "sql", "shop.stuck", 0).await?;
+        operators.force_function(quick, "count", "sql", "shop.count", 0).await?;
+        execute(&operators.admin, "update jobs.functions set timeout_seconds = 900").await?;
         // More of them than there are places, and none of them ends.
         for about in 0..12 {
-            crew.acquire(slow, "stuck", Some(&format!("{about:012x}"))).await?;
+            operators.acquire(slow, "stuck", Some(&format!("{about:012x}"))).await?;
         }
         let settings = format!("sql_concurrency = {sql_concurrency}\nsql_tenant_concurrency = {share}");
-        let _server = crew.serve("scheduler", &settings)?;
+        let _server = operators.serve("scheduler", &settings)?;
         let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted
                           and database = (select oid from pg_database where datname = current_database())";
-        eventually("the slow ones have their share", async || Ok(crew.count(waiting).await? == begun))
+        eventually("the slow ones have their share", async || Ok(operators.count(waiting).await? == begun))
             .await?;
-        let run = crew.acquire(quick, "count", None).await?;
-        assert_eq!(crew.ends(run, "completed").await?.claims, 1, "{settings}");
-        // What the slow tenant cannot begin here is left to other processes.
+        let run = operators.acquire(quick, "count", None).await?;
+        assert_eq!(operators.ends(run, "completed").await?.claims, 1, "{settings}");
+        // The job runs of the slow tenant that do not fit here are left to other processes.
         let held = "select count(*) from jobs.job_runs where locked_by is not null";
-        assert_eq!(crew.count(held).await?, begun, "{settings}");
+        assert_eq!(operators.count(held).await?, begun, "{settings}");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_sql_functions_leave_room_for_others_and_die_with_their_run() -> anyhow::Result<()> {
-    let crew = shop().await?;
+    let operators = shop().await?;
     // So many that every slot would be taken by those that wait for a connection.
     let settings = "concurrency = 6\ntenant_concurrency = 6\nsql_concurrency = 3\nsql_tenant_concurrency = 2\nlease_seconds = 1";
-    let server = crew.serve("api,scheduler", settings)?;
-    let mut gate = sqlx::PgConnection::connect(&crew.world.admin_url()).await?;
+    let server = operators.serve("api,scheduler", settings)?;
+    let mut gate = sqlx::PgConnection::connect(&operators.world.admin_url()).await?;
     execute(&mut gate, "select pg_advisory_lock(1), pg_advisory_lock(2)").await?;
     let waiting = |lock: i64| {
         format!(
@@ -262,50 +262,59 @@ async fn long_sql_functions_leave_room_for_others_and_die_with_their_run() -> an
     // Two that are cancelled: the server does not go on with them, and their connections are free.
     let mut cancelled = Vec::new();
     for name in ["x", "y"] {
-        crew.put(&server, name, &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
-        cancelled.push(crew.invoke(&server, name, &json!({ "lock": 1 }))?);
+        operators.put(
+            &server,
+            name,
+            &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }),
+        )?;
+        cancelled.push(operators.invoke(&server, name, &json!({ "lock": 1 }))?);
     }
-    eventually("both are at it", async || Ok(crew.count(&waiting(1)).await? == 2)).await?;
+    eventually("both are at it", async || Ok(operators.count(&waiting(1)).await? == 2)).await?;
     for run in &cancelled {
-        crew.call(&server, "POST", &format!("/job-runs/{run}/cancel"), &Value::Null)?.expect(200)?;
+        operators.call(&server, "POST", &format!("/job-runs/{run}/cancel"), &Value::Null)?.expect(200)?;
     }
-    eventually("the server has given them up", async || Ok(crew.count(&waiting(1)).await? == 0)).await?;
+    eventually("the server has given them up", async || Ok(operators.count(&waiting(1)).await? == 0)).await?;
     // One that is cancelled without a word: what it has done does not stay, because it may not end its run.
-    crew.put(&server, "z", &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
-    let late = crew.invoke(&server, "z", &json!({ "lock": 1 }))?;
-    eventually("it is at it", async || Ok(crew.count(&waiting(1)).await? == 1)).await?;
+    operators.put(&server, "z", &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
+    let late = operators.invoke(&server, "z", &json!({ "lock": 1 }))?;
+    eventually("it is at it", async || Ok(operators.count(&waiting(1)).await? == 1)).await?;
     let unheard = format!("select jobs.cancel_run(tenancy.current_tenant_id(), '{late}', null, 'me')");
-    assert_eq!(ask::<String>(&crew.app, crew.tenant, unheard).await?, "cancelled");
+    assert_eq!(ask::<String>(&operators.app, operators.tenant, unheard).await?, "cancelled");
     execute(&mut gate, "select pg_advisory_unlock(1)").await?;
-    eventually("it is through", async || Ok(crew.count(&waiting(1)).await? == 0)).await?;
+    eventually("it is through", async || Ok(operators.count(&waiting(1)).await? == 0)).await?;
     cancelled.push(late);
 
     let mut runs = Vec::new();
     for n in 0..12 {
         let name = format!("waits-{n}");
-        crew.put(&server, &name, &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }))?;
-        runs.push(crew.invoke(&server, &name, &json!({ "lock": 2 }))?);
+        operators.put(
+            &server,
+            &name,
+            &json!({ "target": { "sql": "shop.waits" }, "timeout_seconds": 900 }),
+        )?;
+        runs.push(operators.invoke(&server, &name, &json!({ "lock": 2 }))?);
     }
-    eventually("two are at it", async || Ok(crew.count(&waiting(2)).await? == 2)).await?;
+    eventually("two are at it", async || Ok(operators.count(&waiting(2)).await? == 2)).await?;
     // The tenant's own other functions go on, and heartbeats are kept for longer than a lease.
     let held = "select min(heartbeat_at)::text from jobs.job_runs where locked_by is not null";
-    let since = crew.text(held).await?;
-    let noop =
-        crew.call(&server, "POST", "/functions/noop/invoke", &json!({ "input": { "a": 1 } }))?.expect(200)?;
+    let since = operators.text(held).await?;
+    let noop = operators
+        .call(&server, "POST", "/functions/noop/invoke", &json!({ "input": { "a": 1 } }))?
+        .expect(200)?;
     assert_eq!(noop["result"], json!({ "a": 1 }));
     let beats = format!(
         "select count(*) from jobs.job_runs where heartbeat_at > '{since}'::timestamptz + interval '1500 milliseconds'"
     );
-    eventually("they are kept", async || Ok(crew.count(&beats).await? == 2)).await?;
+    eventually("they are kept", async || Ok(operators.count(&beats).await? == 2)).await?;
 
     execute(&mut gate, "select pg_advisory_unlock_all()").await?;
     for run in runs {
-        let run = crew.ends(run, "completed").await?;
+        let run = operators.ends(run, "completed").await?;
         assert_eq!((run.claims, run.retry_count), (1, 0), "{run:?}");
     }
     for run in cancelled {
-        crew.ends(run, "cancelled").await?;
+        operators.ends(run, "cancelled").await?;
     }
-    assert_eq!(crew.done("waits").await?, 12);
+    assert_eq!(operators.done("waits").await?, 12);
     Ok(())
 }

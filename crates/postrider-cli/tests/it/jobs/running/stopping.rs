@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 
 use super::super::{
-    crew::{Crew, jobs, soon},
     endpoint::{Does, Endpoint},
+    operators::{Operators, jobs, soon},
     stage::{acquire, acting_for},
 };
 use crate::{
@@ -16,35 +16,35 @@ use crate::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_asked_to_stop_finishes_what_it_runs() -> anyhow::Result<()> {
-    let (crew, endpoint) = (Crew::new().await?, Endpoint::start()?);
-    let mut server = crew.serve("api,scheduler", "")?;
+    let (operators, endpoint) = (Operators::new().await?, Endpoint::start()?);
+    let mut server = operators.serve("api,scheduler", "")?;
     let url = endpoint.at("held", Does::Holds);
-    crew.put(&server, "held", &json!({ "target": { "http": url } }))?;
-    crew.put(&server, "later", &json!({ "target": { "http": url }, "retry": soon(1) }))?;
-    let held = crew.invoke(&server, "held", &Value::Null)?;
+    operators.put(&server, "held", &json!({ "target": { "http": url } }))?;
+    operators.put(&server, "later", &json!({ "target": { "http": url }, "retry": soon(1) }))?;
+    let held = operators.invoke(&server, "held", &Value::Null)?;
     endpoint.wait_for("held")?;
     server.process.signal("TERM")?;
     server.process.wait_for_line("the runner finishes its attempts")?;
-    // What comes now is left to others.
-    let later = crew.acquire(crew.tenant, "later", None).await?;
+    // New job runs are left to other processes.
+    let later = operators.acquire(operators.tenant, "later", None).await?;
     endpoint.release("held");
     assert_eq!(server.process.wait()?.code(), Some(0));
-    let held = crew.run(held).await?;
+    let held = operators.run(held).await?;
     assert_eq!(
         (held.status.as_str(), held.claims, held.retry_count, held.is_held),
         ("completed", 1, 0, false)
     );
     assert_eq!(held.result, Some(json!({ "late": true })));
-    assert_eq!(crew.run(later).await?.claims, 0);
+    assert_eq!(operators.run(later).await?.claims, 0);
 
     // The next process finds nothing to recover. It may not call addresses of this machine, and says so.
     let server =
-        Server::start(&crew.world, "scheduler", "[jobs]\npoll_interval_ms = 25\nlease_seconds = 1\n")?;
-    let later = crew.ends(later, "failed").await?;
-    assert_eq!((later.claims, crew.letters(later.id).await?), (1, vec!["EXECUTION_ERROR".to_owned()]));
+        Server::start(&operators.world, "scheduler", "[jobs]\npoll_interval_ms = 25\nlease_seconds = 1\n")?;
+    let later = operators.ends(later, "failed").await?;
+    assert_eq!((later.claims, operators.letters(later.id).await?), (1, vec!["EXECUTION_ERROR".to_owned()]));
     assert!(later.error().contains("outbound.allow_private"), "{later:?}");
     assert_eq!(endpoint.asked("held").len(), 1);
-    assert_eq!(crew.run(held.id).await?, held);
+    assert_eq!(operators.run(held.id).await?, held);
     assert!(!server.process.lines().iter().any(|line| line.contains("was recovered from a dead process")));
     Ok(())
 }
@@ -52,7 +52,7 @@ async fn a_process_that_is_asked_to_stop_finishes_what_it_runs() -> anyhow::Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_dies_inside_a_sql_function_has_done_nothing_and_it_is_retried() -> anyhow::Result<()>
 {
-    let crew = Crew::new().await?;
+    let operators = Operators::new().await?;
     let functions = "
         create schema shop;
         grant usage on schema shop to postrider_worker, postrider_app;
@@ -64,23 +64,23 @@ async fn a_process_that_dies_inside_a_sql_function_has_done_nothing_and_it_is_re
             perform pg_advisory_xact_lock(1);
             return to_jsonb('done'::text);
         end $$;";
-    execute(&crew.admin, functions).await?;
-    let mut gate = sqlx::PgConnection::connect(&crew.world.admin_url()).await?;
+    execute(&operators.admin, functions).await?;
+    let mut gate = sqlx::PgConnection::connect(&operators.world.admin_url()).await?;
     execute(&mut gate, "select pg_advisory_lock(1)").await?;
-    let mut server = crew.serve("api,scheduler", "lease_seconds = 1")?;
-    crew.put(&server, "waits", &json!({ "target": { "sql": "shop.waits" }, "retry": soon(2) }))?;
-    let run = crew.invoke(&server, "waits", &Value::Null)?;
+    let mut server = operators.serve("api,scheduler", "lease_seconds = 1")?;
+    operators.put(&server, "waits", &json!({ "target": { "sql": "shop.waits" }, "retry": soon(2) }))?;
+    let run = operators.invoke(&server, "waits", &Value::Null)?;
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'advisory'";
-    eventually("it is at it", async || Ok(crew.count(waiting).await? == 1)).await?;
+    eventually("it is at it", async || Ok(operators.count(waiting).await? == 1)).await?;
     server.process.signal("KILL")?;
     server.process.wait()?;
     // Whether or not the server has noticed: what the dead one's function does now goes nowhere.
     execute(&mut gate, "select pg_advisory_unlock_all()").await?;
-    let next = crew.serve("scheduler", "lease_seconds = 1")?;
-    let run = crew.ends(run, "completed").await?;
+    let next = operators.serve("scheduler", "lease_seconds = 1")?;
+    let run = operators.ends(run, "completed").await?;
     assert_eq!((run.claims, run.retry_count, run.result), (2, 1, Some(json!("done"))));
     assert_eq!(
-        crew.count("select count(*) from shop.done").await?,
+        operators.count("select count(*) from shop.done").await?,
         1,
         "once, by the attempt that completed it"
     );

@@ -1,4 +1,4 @@
-//! What a tenant's client might try with the connections it has. Numbers are those of the list of attacks.
+//! Attacks of a tenant's client over the connections that it has. Numbers are those of the list of attacks.
 
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -267,7 +267,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
                 "select channels.put_executor('{own}', gen_random_uuid(), '{account}', 'echo', null, 1, null, 'viewer', '{{}}', 'me')::text"
             ),
             format!("select channels.remove_executor('{own}', '{}', 'me')::text", target.executor),
-            // What the tenant has for all accounts, whoever's this one is.
+            // The executor that the tenant has for all accounts, whether or not the account is its own.
             format!("select count(*)::text || min(id::text) from channels.executor_of('{own}', '{account}')"),
             format!(
                 "select count(*)::text from channels.requeue_replies('{own}', '{reply}', null, null, null, null, null, 10, 'me')"
@@ -410,7 +410,7 @@ async fn no_role_can_call_a_function_that_it_was_not_given() -> anyhow::Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_imports_adds_lines_and_reads_none() -> anyhow::Result<()> {
+async fn an_import_adds_lines_and_reads_none() -> anyhow::Result<()> {
     let world = World::new().await?;
     let admin = world.client("postgres").await?;
     let own = Tenant::create(&admin, "own").await?.id;

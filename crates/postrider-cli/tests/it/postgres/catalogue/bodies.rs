@@ -152,7 +152,7 @@ fn is_one_tenant(expression: &str) -> bool {
         || expression.starts_with("tenancy.system_tenant_id (")
 }
 
-/// What a scope does with a tenant table.
+/// The use of a tenant table in a scope.
 enum Use<'a> {
     /// Reads or changes rows under this expression for the tenant.
     Rows { table: &'a str, tenant: String },

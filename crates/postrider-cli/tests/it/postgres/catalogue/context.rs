@@ -325,7 +325,7 @@ async fn the_printed_context_opens_one_tenant_to_a_login_of_postrider_read() -> 
     Ok(())
 }
 
-/// What other sessions of the same role are shown of a transaction of the server.
+/// The parts of a server's transaction that other sessions of the same role can see.
 async fn shown(url: &str, admin_url: &str) -> anyhow::Result<(String, Vec<String>)> {
     let settings = pool::Settings {
         connections_max: 2,

@@ -114,7 +114,7 @@ async fn every_function_has_one_definition_in_sql_and_none_elsewhere() -> anyhow
         .collect();
     assert!(elsewhere.is_empty(), "{elsewhere:#?}");
 
-    // What is defined is what the database has.
+    // The functions of the source files are those of the database.
     let admin = World::new().await?.client("postgres").await?;
     let names = "select routine.oid::regproc::text || ' ' || pronargs from pg_proc as routine where ";
     let mut in_database = texts(&admin, format!("{names} {OURS}")).await?;

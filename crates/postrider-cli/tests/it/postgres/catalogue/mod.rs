@@ -1,5 +1,5 @@
-//! What must be true of every object in our schemas, read from the catalogue, so that a new table or function that
-//! forgets a rule fails here. Each rule is broken once, too, and both this test and `doctor` must notice.
+//! Rules for every object in our schemas, read from the catalogue, so that a new table or function that forgets a rule fails here. Each
+//! rule is broken once, too, and both this test and `doctor` must notice.
 
 mod attacks;
 mod bodies;

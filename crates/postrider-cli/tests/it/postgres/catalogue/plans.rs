@@ -1,5 +1,4 @@
-//! What a request needs of schema `tenancy` is found by indexes, whatever lies in the tables and whatever the statistics say: rows are
-//! counted while the functions run.
+//! Requests read schema `tenancy` through indexes, with any rows in the tables and any statistics: rows are counted while the functions run.
 
 use anyhow::Context;
 use sqlx::{PgConnection, PgPool};
@@ -28,7 +27,7 @@ async fn frugal(client: &mut PgConnection, role: &str, sql: &str, most: i64) -> 
     Ok(answer)
 }
 
-/// What a request does, in a transaction that leaves no trace.
+/// The statements of a request, in a transaction that leaves no trace.
 async fn serve(client: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
     execute(&mut *client, format!("begin; {}", acting_as(tenant))).await?;
     let key = Uuid::now_v7();
@@ -116,7 +115,7 @@ async fn fill(admin: &PgPool, tenant: Uuid) -> Result<(), sqlx::Error> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_served_by_indexes_whatever_the_statistics_say() -> anyhow::Result<()> {
+async fn a_request_is_served_by_indexes_under_any_statistics() -> anyhow::Result<()> {
     let admin = World::new().await?.client("postgres").await?;
     let (own, other) = (tenant(&admin, "own").await?.0, tenant(&admin, "other").await?.0);
     for table in TABLES {

@@ -1,4 +1,4 @@
-//! Who may call and read what: one list, so that a change of rights is a change of this file.
+//! Rights to call and read: one list, so that a change of rights is a change of this file.
 
 use crate::{sql::texts, world::World};
 

@@ -22,13 +22,13 @@ pub struct Tenant {
     pub campaign: Uuid,
     pub run: Uuid,
     pub item: Uuid,
-    /// What is said in chat: a message that is being executed, and a reply that is dead.
+    /// Rows of chat: a message that is being executed, and a reply that is dead.
     pub message: Uuid,
     pub reply: Uuid,
     pub link: Uuid,
     pub executor: Uuid,
-    /// What runs by itself: a function, which an alert is named after too, a run of it that failed for good and the letter about it,
-    /// a schedule whose firing waits, and a card.
+    /// Rows of jobs: a function, which an alert is named after too, a job run of it that failed for good and its dead letter, a schedule
+    /// whose firing waits, and a card.
     pub function: String,
     pub job: Uuid,
     pub letter: Uuid,
@@ -239,7 +239,7 @@ async fn each_role_sees_the_rows_of_the_tenant_in_its_context_and_no_others() ->
             for (context, visible) in &contexts {
                 let mut transaction = client.begin().await?;
                 execute(&mut *transaction, context).await?;
-                // What the server signs is the one tenant that the settings name.
+                // The server's signature covers the one tenant that the settings name.
                 let signed = visible.map_or(stranger, |visible| visible.parse().unwrap());
                 let sign = format!("set local app.tenant_signature = '{}'", signature(signed));
                 execute(&mut *transaction, sign).await?;

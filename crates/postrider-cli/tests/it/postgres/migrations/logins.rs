@@ -1,4 +1,4 @@
-//! Who may migrate: a login with CREATEROLE that owns the database. Superuser is never needed.
+//! The login that may migrate: one with CREATEROLE that owns the database. Superuser is never needed.
 //!
 //! Roles belong to the cluster, which other tests share, so each test makes a login of its own.
 

@@ -1,4 +1,4 @@
-//! What `adopt` does, what it refuses, and what it leaves alone.
+//! The effects of `adopt`, its refusals, and the rows that it leaves alone.
 
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
@@ -40,7 +40,7 @@ impl Left {
     /// Another database of the same cluster with the same content, and the tenant in it.
     async fn copy(&self) -> anyhow::Result<(Site, Stage)> {
         let Self { world, stage, .. } = self;
-        stage.nobody_works().await?;
+        stage.no_worker_runs().await?;
         stage.admin.close().await;
         let name = format!("test_{}", Uuid::now_v7().simple());
         let maintenance =

@@ -18,7 +18,7 @@ use crate::{
     world::{MASTER_KEY, Output, Server, Sim, postrider, run, signing_pool},
 };
 
-/// What a process says that must not send.
+/// The log line of a process that must not send.
 const WAITS: &str = "restored copy: sending waits for adopt";
 
 /// A database by its address, and where its processes keep what they know.
@@ -86,7 +86,7 @@ impl Site {
         serde_json::from_str(&output.stdout).with_context(|| output.stderr.clone())
     }
 
-    /// What `doctor` says about restored copies, and whether it is a failure.
+    /// The findings of `doctor` about restored copies, and whether one is a failure.
     fn doctor(&self) -> anyhow::Result<(String, bool)> {
         let output = self.postrider(&["doctor", "--json"])?;
         let findings: Value = serde_json::from_str(&output.stdout).with_context(|| output.stderr.clone())?;

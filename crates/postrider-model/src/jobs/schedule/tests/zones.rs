@@ -14,8 +14,8 @@ fn zones_are_known_by_name_and_keep_it() {
         ("EST5EDT",          "EST5EDT"),
         ("Etc/GMT+5",        "Etc/GMT+5"),
     ];
-    for (given, name) in table {
-        let zone: Zone = given.parse().unwrap();
+    for (input, name) in table {
+        let zone: Zone = input.parse().unwrap();
         assert_eq!(zone.as_str(), name);
         assert_eq!(serde_json::to_value(&zone).unwrap(), name);
     }
@@ -49,10 +49,10 @@ fn unknown_zones_are_refused_with_a_suggestion() {
         ("Factory",             "none of this name",      ""),
         ("Europe/Berlin\0",     "none of this name",      "did you mean `Europe/Berlin`"),
     ];
-    for (given, problem, advice) in table {
-        let message = given.parse::<Zone>().unwrap_err().to_string();
-        assert!(message.contains(problem), "{given}: {message}");
-        assert!(message.contains(advice), "{given}: {message}");
+    for (input, problem, advice) in table {
+        let message = input.parse::<Zone>().unwrap_err().to_string();
+        assert!(message.contains(problem), "{input}: {message}");
+        assert!(message.contains(advice), "{input}: {message}");
     }
     let message = "x".repeat(100_000).parse::<Zone>().unwrap_err().to_string();
     assert!(message.len() < 300, "{message}");

@@ -117,7 +117,7 @@ fn a_mail_is_ascii_in_short_lines_and_has_no_other_headers() {
 
 #[test]
 fn addresses_of_every_script_are_taken_and_domains_are_written_in_ascii() {
-    for (given, written) in [
+    for (input, written) in [
         ("a@example.com", "a@example.com"),
         ("A.B+c@Example.COM", "A.B+c@Example.COM"),
         ("a@bücher.example", "a@xn--bcher-kva.example"),
@@ -125,7 +125,7 @@ fn addresses_of_every_script_are_taken_and_domains_are_written_in_ascii() {
         ("квіточка@пошта.укр", "квіточка@xn--80a1acn3a.xn--j1amh"),
         ("用户@例子.测试", "用户@xn--fsqu00a.xn--0zwm56d"),
     ] {
-        assert_eq!(address(given).map(|address| address.to_string()).as_deref(), Ok(written), "{given}");
+        assert_eq!(address(input).map(|address| address.to_string()).as_deref(), Ok(written), "{input}");
     }
     let mail =
         |from: &str, to: &str| compose(&sender(from), &key(), &email(to, "ü", Some("ü"), None)).unwrap();
@@ -136,14 +136,14 @@ fn addresses_of_every_script_are_taken_and_domains_are_written_in_ascii() {
 
 #[test]
 fn a_sender_has_a_name_or_not() {
-    for (given, name, email) in [
+    for (input, name, email) in [
         ("a@example.org", None, "a@example.org"),
         ("<a@example.org>", None, "a@example.org"),
         ("News <a@example.org> ", Some("News"), "a@example.org"),
         ("Bücher & Söhne, GmbH <a@bücher.example>", Some("Bücher & Söhne, GmbH"), "a@xn--bcher-kva.example"),
         (r#""B\"u\\, <x>" <a@example.org>"#, Some(r#"B"u\, <x>"#), "a@example.org"),
     ] {
-        let parsed = mailbox(given).unwrap();
-        assert_eq!((parsed.name.as_deref(), parsed.email.as_ref()), (name, email), "{given}");
+        let parsed = mailbox(input).unwrap();
+        assert_eq!((parsed.name.as_deref(), parsed.email.as_ref()), (name, email), "{input}");
     }
 }

@@ -1,8 +1,8 @@
-//! What controls do to a delivery: runs of everybody, runs of what failed, and never a second message that nobody asked for.
+//! Effects of controls on a delivery: runs over a whole list, runs over the failed items, and never a second message that no operator asked for.
 
 use serde_json::json;
 
-use super::{control, delivery, history, status, tend};
+use super::{advance, control, delivery, history, status};
 use crate::{
     campaigns::execution::{Stage, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -72,7 +72,7 @@ async fn a_retry_is_a_run_of_what_failed_and_of_nothing_else() -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
+async fn items_in_doubt_are_not_retried() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = delivery(&stage, 4, &json!({ "quiet_time_seconds": 1 })).await?;
     control(&stage, campaign, "first", "start", None).await?;
@@ -106,13 +106,13 @@ async fn what_is_in_doubt_is_not_retried() -> anyhow::Result<()> {
         stage.ask::<String>(stage.own, settle(id, "sent")).await?;
     }
     control(&stage, campaign, "first", "retry", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_turns_out_to_have_failed_is_retried_later_and_nobody_twice() -> anyhow::Result<()> {
+async fn an_item_resolved_as_failed_is_retried_later_and_no_recipient_gets_two() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = delivery(&stage, 4, &json!({ "quiet_time_seconds": 1, "failure_tolerance": 0 })).await?;
     control(&stage, campaign, "first", "start", None).await?;
@@ -160,7 +160,7 @@ async fn a_retry_with_nothing_left_to_send_completes_the_phase() -> anyhow::Resu
     }
     let retried = control(&stage, campaign, "first", "retry", None).await?;
     assert_eq!((retried.outcome.as_str(), retried.status.as_str()), ("changed", "in_progress"));
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
     assert_eq!(number(&stage.admin, "select count(*) from execution.campaign_runs").await?, 1);
     Ok(())
@@ -173,7 +173,7 @@ async fn a_rerun_says_how_many_get_it_again() -> anyhow::Result<()> {
     control(&stage, campaign, "first", "start", None).await?;
     work(&stage, &["sent", "sent", "sent", "sent", "failed"]).await?;
     assert_eq!(status(&stage, campaign, "first").await?, "completed");
-    // Somebody new has come since.
+    // A new lead has joined the list since.
     execute(
         &stage.admin,
         format!(

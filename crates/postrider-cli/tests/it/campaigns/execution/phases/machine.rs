@@ -11,7 +11,7 @@ use crate::{
     sql::{execute, number, refusal, texts},
 };
 
-/// What the contract says about a trigger: target first, then what was expected, then the table.
+/// The contract of a trigger, in the order of its checks: the target state, then the expected state, then the table.
 fn expected_outcome(
     from: PhaseStatus,
     by: PhaseTrigger,
@@ -168,7 +168,7 @@ async fn of_two_controls_that_exclude_each_other_one_wins() -> anyhow::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_unknown_is_refused_and_so_is_who_is_nobody() -> anyhow::Result<()> {
+async fn unknown_names_and_an_empty_actor_are_refused() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = external(&stage).await?;
     let unknown = refusal(control(&stage, uuid::Uuid::now_v7(), "only", "start", None).await)?;
@@ -193,7 +193,7 @@ async fn what_is_unknown_is_refused_and_so_is_who_is_nobody() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_happened_does_not_change() -> anyhow::Result<()> {
+async fn an_event_of_a_campaign_never_changes() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let campaign = external(&stage).await?;
     control(&stage, campaign, "only", "start", None).await?;

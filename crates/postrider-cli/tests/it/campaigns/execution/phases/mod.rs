@@ -1,9 +1,9 @@
 //! Controls of phases, in raw SQL: the table, its events, and what a delivery does at each of them.
 
 mod deliveries;
-mod going_on;
 mod machine;
 mod pausing;
+mod progress;
 
 use serde_json::{Value, json};
 use sqlx::Row;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Stage, Tenant, row};
 use crate::sql::{execute, number, texts};
 
-/// What control_phase answered.
+/// The answer of control_phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub outcome: String,
@@ -102,11 +102,11 @@ pub async fn status(stage: &Stage, campaign: Uuid, phase: &str) -> Result<String
     Ok(texts(&stage.admin, sql).await?.concat())
 }
 
-/// Does what phases are due for, as workers do now and then.
-pub async fn tend(stage: &Stage) -> Result<(), sqlx::Error> {
-    let tend = "select coalesce(bool_or(tended), false)
+/// Advances due phases, as workers do.
+pub async fn advance(stage: &Stage) -> Result<(), sqlx::Error> {
+    let advance = "select coalesce(bool_or(tended), false)
                   from execution.tenants_with_due_phases(1) as due, execution.tend_phase(due.tenant_id, 'w') as tended";
-    while sqlx::query_scalar(tend).fetch_one(&stage.worker).await? {}
+    while sqlx::query_scalar(advance).fetch_one(&stage.worker).await? {}
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{control, delivery, history, status, tend};
+use super::{advance, control, delivery, history, status};
 use crate::{
     campaigns::execution::{Stage, Windows, calls::Job, claim, complete, finalize, reserve_all},
     sql::{execute, number, texts},
@@ -53,7 +53,7 @@ async fn a_paused_phase_reserves_nothing_and_goes_on_where_it_was() -> anyhow::R
     assert_eq!(verdicts, ["paused", "paused"]);
     assert_eq!(number(&stage.admin, "select count(*) from execution.channel_outbox").await?, 1);
 
-    // What was under way is recorded; the jobs wait where no claim looks, and burn nothing.
+    // The settlement of a running call is recorded; the send jobs wait where no claim looks, and use no attempt.
     finalize(&stage.worker, stage.own.id, "w", &[(sent.ids[0], "sent")]).await?;
     release(&stage, "w", &begun).await?;
     release(&stage, "w", &idle).await?;
@@ -106,7 +106,7 @@ async fn other_phases_in_the_same_call_are_not_held_up() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_waits_for_whoever_is_reserving() -> anyhow::Result<()> {
+async fn the_answer_waits_for_running_reservations() -> anyhow::Result<()> {
     let stage = Arc::new(Stage::new().await?);
     let campaign = delivery(&stage, 2, &json!({})).await?;
     control(&stage, campaign, "first", "start", None).await?;
@@ -149,7 +149,7 @@ async fn a_run_that_ends_while_paused_ends_its_phase_when_resumed() -> anyhow::R
     assert_eq!((resumed.outcome.as_str(), resumed.status.as_str()), ("changed", "in_progress"));
     let again = control(&stage, campaign, "first", "resume", Some("paused")).await?;
     assert_eq!(again.outcome, "unchanged", "saying it twice is no mistake");
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(
         history(&stage, campaign).await?,
         [
@@ -230,7 +230,7 @@ async fn a_worker_that_does_not_know_of_pauses_burns_no_attempts() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_would_not_see_a_pause_may_not_reserve() -> anyhow::Result<()> {
+async fn a_transaction_that_cannot_see_a_pause_may_not_reserve() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let job = stage.job("w", 1).await?;
     let mut blind = stage.worker.begin_with("begin isolation level repeatable read").await?;

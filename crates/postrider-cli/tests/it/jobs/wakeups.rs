@@ -1,4 +1,4 @@
-//! Bells: who is woken by whom.
+//! Hints of job runs, and the processes that they wake.
 
 use postrider_engine::WakeupChannel;
 use postrider_store::postgres::wakeups;
@@ -20,7 +20,7 @@ async fn a_bell_wakes_its_own_once_and_everybody_elsewhere() -> anyhow::Result<(
     for bell in [&here, &there] {
         tokio::spawn(bell.listen(&url, &shutdown)?);
     }
-    // Who begins to listen is woken, because of what it may have missed.
+    // A new listener is woken at once, because it may have missed a hint.
     tokio::time::timeout(PATIENCE, heard_here.changed()).await??;
     tokio::time::timeout(PATIENCE, heard_there.changed()).await??;
 

@@ -1,5 +1,4 @@
-//! The execution contract as its document states it: what is rejected, the four invariants, the three recoveries, the
-//! trace.
+//! The contract of campaign execution (docs/contract.md): refused rows, the four invariants, the three recoveries, the trace.
 
 use sqlx::Row;
 use uuid::Uuid;
@@ -73,14 +72,14 @@ async fn a_key_is_used_once_per_tenant_and_workspace_and_freely_in_others() -> a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_document_enforces_in_the_database_has_its_names_there() -> anyhow::Result<()> {
+async fn the_database_has_the_constraints_of_the_contract_by_name() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let constraints = "select conname || ': ' || pg_get_constraintdef(oid) from pg_constraint \
           where conrelid = 'execution.channel_outbox'::regclass and (conname ~ 'status_check' or contype = 'u') order by 1";
     assert_eq!(
         texts(&stage.admin, constraints).await?,
         [
-            // The document fixes the columns. Their order is ours: see the comment on the indexes of the table.
+            // The contract (docs/contract.md) fixes the columns. Their order is ours: see the comment on the indexes of the table.
             "channel_outbox_one_row_per_key: UNIQUE (idempotency_key, tenant_id, workspace_id)",
             "channel_outbox_skipped_status_check: CHECK (((skipped = false) OR (status = 'skipped'::text)))",
             "channel_outbox_status_check: CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, \

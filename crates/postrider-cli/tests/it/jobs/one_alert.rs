@@ -1,9 +1,9 @@
-//! The picture that this all began with: `detect-alerts` runs three times within an hour, and there is one alert.
+//! `detect-alerts` is invoked three times within an hour, runs once, and raises one alert.
 
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::stage::{End, Room, Stage, acting_for, claim, ends};
+use super::stage::{Capacity, End, Stage, acting_for, claim, ends};
 use crate::sql::{execute, number, texts};
 
 const DETECT: &str =
@@ -17,7 +17,7 @@ async fn scene() -> anyhow::Result<Stage> {
     Ok(stage)
 }
 
-/// Invokes it at these times of a day. What was acquired is claimed and looks, all at the same moment, and is ended.
+/// Invokes it at these times of a day. The acquired job run is claimed, runs its check, all at the same moment, and is ended.
 /// Answers what each invocation was told.
 async fn invoke_three_times(stage: &Stage) -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();
@@ -29,7 +29,7 @@ async fn invoke_three_times(stage: &Stage) -> anyhow::Result<Vec<String>> {
         );
         told.extend(texts(&stage.admin, open).await?);
     }
-    let held = claim(&stage.worker, "w", &Room::of(10)).await?;
+    let held = claim(&stage.worker, "w", &Capacity::of(10)).await?;
     let mut looking = Vec::new();
     for _ in &held {
         looking.push(acting_for(&stage.worker, stage.own).await?);

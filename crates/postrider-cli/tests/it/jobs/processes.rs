@@ -26,15 +26,15 @@ use crate::{
     world::{MASTER_KEY, Process, World, postrider},
 };
 
-/// What signs requests to functions at the sim.
+/// The key that signs requests to functions at the sim.
 pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// What processes run with: functions behind URLs of this machine, and a look at the database a few times a second.
+/// The settings of processes: functions behind URLs of this machine, and a poll several times a second.
 pub const OFTEN: &str =
     "[outbound]\nallow_private = true\n[jobs]\npoll_interval_ms = 50\nsql_schemas = ['work']\n";
 
-/// A function in the database, whose every effect is a row with the transaction that made it. What it is told it does: it takes up to
-/// `sleep` seconds, fails as often as `fail` says, and refuses with `refuse`.
+/// A function in the database, whose every effect is a row with the transaction that made it. Its input decides its behaviour: it takes up
+/// to `sleep` seconds, fails as often as `fail` says, and refuses with `refuse`.
 const EFFECTS: &str = "
     create schema work;
     grant usage on schema work to postrider_worker;
@@ -53,7 +53,7 @@ const EFFECTS: &str = "
     grant execute on function work.effect to postrider_worker";
 
 /// A tenant, and the database it is in.
-pub struct Works {
+pub struct TenantDatabase {
     pub world: World,
     pub admin: PgPool,
     pub tenant: TenantId,
@@ -72,7 +72,7 @@ pub struct Schedule<'a> {
     pub first: &'a str,
 }
 
-impl Works {
+impl TenantDatabase {
     pub async fn new() -> anyhow::Result<Self> {
         let world = World::new().await?;
         let admin = world.client("postgres").await?;

@@ -25,7 +25,7 @@ pub fn jobs(more: &str) -> String {
 }
 
 /// A tenant on a database.
-pub struct Crew {
+pub struct Operators {
     pub world: World,
     pub admin: PgPool,
     pub app: PgPool,
@@ -49,7 +49,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// What went wrong last.
+    /// The error of the last attempt.
     pub fn error(&self) -> &str {
         self.error_message.as_deref().unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-impl Crew {
+impl Operators {
     pub async fn new() -> anyhow::Result<Self> {
         let world = World::new().await?;
         let made = world.postrider(&["tenants", "create", "acme", "--json"])?;
@@ -107,7 +107,7 @@ impl Crew {
         Ok(answer["job_id"].as_str().with_context(|| answer.to_string())?.parse()?)
     }
 
-    /// Invokes a function in SQL: what came of it, and the run. Nobody is told.
+    /// Invokes a function in SQL: what came of it, and the run. No hint is sent.
     pub async fn acquire(&self, tenant: Uuid, name: &str, about: Option<&str>) -> anyhow::Result<Uuid> {
         let mut transaction = acting_for(&self.app, tenant).await?;
         let (outcome, run) = super::stage::acquire(&mut *transaction, name, about, false).await?;

@@ -1,4 +1,4 @@
-//! Wakes the callers that wait for a run when the run ends.
+//! Wakes the callers that wait for a run when the run run_waiters.
 //!
 //! One loop per process queries all awaited runs in one statement: on a hint of the runners, and twice a second. Waiting callers
 //! hold no database connection. While no caller waits, the loop sends no query.
@@ -32,7 +32,7 @@ const WAITERS_PER_TENANT_MAX: usize = 500;
 
 /// The awaited runs and their waiters.
 #[derive(Clone)]
-pub struct Ends(Arc<Shared>);
+pub struct RunWaiters(Arc<Shared>);
 
 struct Shared {
     waited: Mutex<Waited>,
@@ -48,8 +48,8 @@ struct Waited {
     runs: HashMap<RunRef, (usize, CancellationToken)>,
 }
 
-impl Ends {
-    /// Without waiters. The loop is [`Ends::run`]. Once `draining` is cancelled, all waiters return.
+impl RunWaiters {
+    /// Without waiters. The loop is [`RunWaiters::run`]. Once `draining` is cancelled, all waiters return.
     #[must_use]
     pub fn new(draining: CancellationToken) -> Self {
         Self(Arc::new(Shared { waited: Mutex::default(), arrived: Notify::new(), draining }))
@@ -105,7 +105,7 @@ impl Ends {
         let over = over.clone();
         drop(waited);
         self.0.arrived.notify_one();
-        Some(Waiter { ends: self.clone(), run, over })
+        Some(Waiter { run_waiters: self.clone(), run, over })
     }
 
     async fn look(&self, pool: &Pool, asked: &[RunRef]) -> Result<(), StoreError> {
@@ -156,7 +156,7 @@ impl Ends {
 /// A registered waiter for a run. Dropping it unregisters it.
 #[must_use = "dropping a waiter unregisters it"]
 pub struct Waiter {
-    ends: Ends,
+    run_waiters: RunWaiters,
     run: RunRef,
     over: CancellationToken,
 }
@@ -166,7 +166,7 @@ impl Waiter {
     pub async fn over_within(self, time: Duration) {
         tokio::select! {
             () = self.over.cancelled() => {}
-            () = self.ends.0.draining.cancelled() => {}
+            () = self.run_waiters.0.draining.cancelled() => {}
             () = tokio::time::sleep(time) => {}
         }
     }
@@ -174,7 +174,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.ends.leave(self.run);
+        self.run_waiters.leave(self.run);
     }
 }
 
@@ -186,62 +186,68 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     /// Number of awaited runs, and number of waiters.
-    fn counts(ends: &Ends) -> (usize, usize) {
-        let waited = ends.lock();
+    fn counts(run_waiters: &RunWaiters) -> (usize, usize) {
+        let waited = run_waiters.lock();
         (waited.runs.len(), waited.waiters)
     }
 
     #[tokio::test(start_paused = true)]
     async fn all_waiters_of_a_run_are_woken_and_removed() {
-        let ends = Ends::new(CancellationToken::new());
+        let run_waiters = RunWaiters::new(CancellationToken::new());
         let (run, other) = (JobRunId::new(), JobRunId::new());
-        let waiting: Vec<_> = (0..3).filter_map(|_| ends.wait_for(TENANT, run)).collect();
-        let elsewhere = ends.wait_for(TENANT, other);
+        let waiting: Vec<_> = (0..3).filter_map(|_| run_waiters.wait_for(TENANT, run)).collect();
+        let elsewhere = run_waiters.wait_for(TENANT, other);
         let of_tenant = |id| RunRef { tenant: TENANT, id };
-        let mut asked = ends.waited_for();
+        let mut asked = run_waiters.waited_for();
         asked.sort();
         assert_eq!(asked, [of_tenant(run), of_tenant(other)], "each run is asked for once");
 
         // A run of another tenant with the same id is another run.
-        ends.notify(&[RunRef { tenant: TenantId::new(), id: other }]);
-        ends.notify(&[of_tenant(run), of_tenant(JobRunId::new())]);
-        assert_eq!(ends.waited_for(), [of_tenant(other)], "an ended run is not queried again");
+        run_waiters.notify(&[RunRef { tenant: TenantId::new(), id: other }]);
+        run_waiters.notify(&[of_tenant(run), of_tenant(JobRunId::new())]);
+        assert_eq!(run_waiters.waited_for(), [of_tenant(other)], "an ended run is not queried again");
         let began = tokio::time::Instant::now();
         for waiter in waiting {
             waiter.over_within(LONG).await;
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
-        assert_eq!(counts(&ends), (1, 1));
+        assert_eq!(counts(&run_waiters), (1, 1));
         drop(elsewhere);
-        assert_eq!(counts(&ends), (0, 0));
+        assert_eq!(counts(&run_waiters), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_returns_at_its_timeout_or_when_the_process_drains() {
         let draining = CancellationToken::new();
-        let ends = Ends::new(draining.clone());
+        let run_waiters = RunWaiters::new(draining.clone());
         let began = tokio::time::Instant::now();
-        let Some(waiter) = ends.wait_for(TENANT, JobRunId::new()) else { unreachable!("there is room") };
+        let Some(waiter) = run_waiters.wait_for(TENANT, JobRunId::new()) else {
+            unreachable!("there is room")
+        };
         waiter.over_within(Duration::from_secs(2)).await;
         assert_eq!(began.elapsed(), Duration::from_secs(2));
         draining.cancel();
-        let Some(waiter) = ends.wait_for(TENANT, JobRunId::new()) else { unreachable!("there is room") };
+        let Some(waiter) = run_waiters.wait_for(TENANT, JobRunId::new()) else {
+            unreachable!("there is room")
+        };
         waiter.over_within(LONG).await;
         assert_eq!(began.elapsed(), Duration::from_secs(2));
     }
 
     #[test]
     fn the_number_of_waiters_is_bounded() {
-        let ends = Ends::new(CancellationToken::new());
+        let run_waiters = RunWaiters::new(CancellationToken::new());
         let of_one = |tenant| -> Vec<_> {
-            (0..=WAITERS_PER_TENANT_MAX).map_while(|_| ends.wait_for(tenant, JobRunId::new())).collect()
+            (0..=WAITERS_PER_TENANT_MAX)
+                .map_while(|_| run_waiters.wait_for(tenant, JobRunId::new()))
+                .collect()
         };
         let all: Vec<Vec<_>> =
             (0..WAITERS_MAX / WAITERS_PER_TENANT_MAX).map(|_| of_one(TenantId::new())).collect();
         assert!(all.iter().all(|of_one| of_one.len() == WAITERS_PER_TENANT_MAX));
-        assert!(ends.wait_for(TENANT, JobRunId::new()).is_none());
+        assert!(run_waiters.wait_for(TENANT, JobRunId::new()).is_none());
         drop(all);
-        assert!(ends.wait_for(TENANT, JobRunId::new()).is_some());
-        assert!(ends.lock().tenants.is_empty());
+        assert!(run_waiters.wait_for(TENANT, JobRunId::new()).is_some());
+        assert!(run_waiters.lock().tenants.is_empty());
     }
 }

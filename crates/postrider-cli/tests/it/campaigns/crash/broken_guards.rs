@@ -1,4 +1,4 @@
-//! Twins of the system that are broken on purpose, each in one place. The auditor must find them under the same faults.
+//! Copies of the system with one broken guard each. The auditor must find each of them under the same faults.
 
 use postrider_testkit::crash::{self, Launch};
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::sql::{execute, texts};
 
-/// Runs a twin and says how many keys were called twice.
-async fn duplicates(twin: &str, setup: &mut Setup, launch: Launch) -> anyhow::Result<usize> {
+/// Runs a copy with a broken guard, and returns the number of keys that were called twice.
+async fn duplicates(copy: &str, setup: &mut Setup, launch: Launch) -> anyhow::Result<usize> {
     let plan = Plan::small();
     let mut campaigns = Campaigns::start(&plan, setup, launch).await?;
     let outcome = crash::run(&plan.faults, &mut campaigns).await?;
-    eprintln!("{twin}: {outcome}");
+    eprintln!("{copy}: {outcome}");
     let kills = outcome.counts.iter().find(|count| count.what == KILL.to_string());
     anyhow::ensure!(kills.is_some_and(|kills| kills.count >= kills.min), "void: {outcome}");
     Ok(outcome.report.duplicates.len())
@@ -24,7 +24,7 @@ async fn duplicates(twin: &str, setup: &mut Setup, launch: Launch) -> anyhow::Re
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_unique_key_the_auditor_reports_duplicates() -> anyhow::Result<()> {
     let mut setup = Setup::new(&Plan::small()).await?;
-    // Whatever relies on the key must run without it: a conflict is not noticed any more.
+    // Statements that rely on the key must run without it: the copy no longer notices a conflict.
     let clause = "on conflict (tenant_id, workspace_id, idempotency_key) do nothing";
     let functions = format!(
         "select pg_get_functiondef(oid) from pg_proc

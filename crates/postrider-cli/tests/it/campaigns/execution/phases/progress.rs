@@ -1,8 +1,8 @@
-//! Progress that is said and not overdone, campaigns that go on by themselves, and old events.
+//! Progress events at their interval, phases that start by themselves, and removed events.
 
 use serde_json::json;
 
-use super::{control, delivery, events, external, external_phase, history, status, tend};
+use super::{advance, control, delivery, events, external, external_phase, history, status};
 use crate::{
     campaigns::execution::{Stage, Windows, claim, complete, finalize, reserve_all},
     sql::{execute, number, refusal, texts},
@@ -49,7 +49,7 @@ async fn reports_are_coalesced_and_the_last_one_is_said() -> anyhow::Result<()> 
     note_progress(&stage).await?;
     assert_eq!(history(&stage, campaign).await?[2..], ["3 campaign_progress only 40.0"]);
 
-    // What is still unsaid when the state changes is said before, if there is room for it, or else after.
+    // Unreported progress is recorded before the change of state if the interval allows it, or else after it.
     report(&stage, campaign, "77.77").await?;
     let_time_pass(&stage).await?;
     control(&stage, campaign, "only", "pause", None).await?;
@@ -113,22 +113,22 @@ async fn a_campaign_goes_on_by_itself_once() -> anyhow::Result<()> {
     let last = stage.phase(stage.own, 2, &json!({ "phase": "last" })).await?;
     let campaign = stage.campaign(stage.own, &json!([first, external_phase("check"), last])).await?;
     control(&stage, campaign, "first", "start", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "check").await?, "not_started");
     let job = claim(&stage.worker, "w", 1).await?.remove(0);
     let ids = reserve_all(&stage.worker, "w", &job).await?;
     finalize(&stage.worker, stage.own.id, "w", &[(ids[0], "sent"), (ids[1], "sent")]).await?;
     complete(&stage.worker, "w", &job).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "check").await?, "in_progress");
     assert_eq!(status(&stage, campaign, "last").await?, "not_started");
     control(&stage, campaign, "check", "fail", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "last").await?, "not_started", "a phase that failed leads nowhere");
     control(&stage, campaign, "check", "retry", None).await?;
     control(&stage, campaign, "check", "complete", None).await?;
-    tend(&stage).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "last").await?, "in_progress");
     assert_eq!(number(&stage.admin, "select count(*) from execution.campaign_runs").await?, 2);
     Ok(())
@@ -145,7 +145,7 @@ async fn each_phase_that_completes_leads_to_its_own_successor() -> anyhow::Resul
     for phase in ["a", "c"] {
         control(&stage, campaign, phase, "complete", None).await?;
     }
-    tend(&stage).await?;
+    advance(&stage).await?;
     for phase in ["b", "d"] {
         assert_eq!(status(&stage, campaign, phase).await?, "in_progress", "{phase}");
     }
@@ -160,7 +160,7 @@ async fn a_campaign_that_does_not_go_on_by_itself_waits() -> anyhow::Result<()> 
     execute(&stage.admin, "update execution.campaigns set auto_advance = false").await?;
     control(&stage, campaign, "only", "start", None).await?;
     control(&stage, campaign, "only", "complete", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "next").await?, "not_started");
     Ok(())
 }
@@ -172,7 +172,7 @@ async fn a_successor_that_cannot_start_says_why_and_can_be_started_later() -> an
     let campaign = stage.campaign(stage.own, &json!([external_phase("only"), empty])).await?;
     control(&stage, campaign, "only", "start", None).await?;
     control(&stage, campaign, "only", "complete", None).await?;
-    tend(&stage).await?;
+    advance(&stage).await?;
     assert_eq!(status(&stage, campaign, "second").await?, "not_started");
     let why = || texts(&stage.admin, "select coalesce(not_advanced, 'null') from execution.campaigns");
     assert_eq!(why().await?, ["second: the list of phase `second` is empty"]);

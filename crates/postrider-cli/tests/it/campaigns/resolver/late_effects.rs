@@ -1,5 +1,5 @@
-//! The mean provider: it stores the key late, denies what it has done, or acts when everybody has gone. The resolver is there from
-//! the beginning, and in a hurry.
+//! A provider with late effects: it stores the key late, denies a call that it carried out, or acts after the connection ended. The
+//! resolver runs from the beginning, with short quiet times.
 
 use super::{LEADS, PROVIDERS, Scene, success};
 
@@ -25,7 +25,7 @@ async fn done_once(fault: &str, providers: &[&str]) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_arrives_after_the_connection_died_is_neither_missed_nor_done_twice() -> anyhow::Result<()> {
+async fn an_effect_after_the_connection_died_is_found_and_not_repeated() -> anyhow::Result<()> {
     // Those that are asked or called back. A repeat that comes first is another matter: it is the one that is done.
     done_once("act_late", &["resend", "mastodon", "sim", "twilio"]).await
 }

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::bluesky::get;
-use super::faces::{SLACK, TWILIO, key, mastodon, one_of_each, remembers, request, resend, twilio, webhook};
+use super::common_behavior::{
+    SLACK, TWILIO, key, mastodon, one_of_each, remembers, request, resend, twilio, webhook,
+};
 use super::*;
 
 const SOON: &str = "50";

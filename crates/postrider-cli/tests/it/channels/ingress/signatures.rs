@@ -1,4 +1,4 @@
-//! A webhook is believed because it is signed, and for nothing else.
+//! A webhook is accepted only for its signature.
 
 use std::io::Write;
 
@@ -85,7 +85,7 @@ async fn a_message_of_each_vendor_is_executed_once_and_its_reply_waits_in_the_ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_vendor_did_not_sign_is_refused_and_leaves_nothing() -> anyhow::Result<()> {
+async fn a_webhook_without_the_vendors_signature_is_refused_and_leaves_no_row() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for vendor in Vendor::ALL {
         let (bot, other) = (stage.bot(vendor).await?, stage.bot_of(&stage.acme, vendor, "other").await?);
@@ -148,7 +148,7 @@ async fn what_the_vendor_did_not_sign_is_refused_and_leaves_nothing() -> anyhow:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_or_packed_is_refused_before_it_is_read() -> anyhow::Result<()> {
+async fn a_large_or_compressed_body_is_refused_before_it_is_read() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let bot = stage.bot(Vendor::Webhook).await?;
     let large = Webhooked { body: vec![b' '; 10 << 20], ..Vendor::Webhook.message(1, "") };
@@ -263,7 +263,7 @@ async fn an_address_is_confirmed_to_who_knows_its_secret() -> anyhow::Result<()>
     ] {
         ask(&whatsapp, query)?.problem(403)?;
     }
-    // Nobody else asks so.
+    // No other vendor verifies its webhook like this.
     for vendor in [Vendor::Slack, Vendor::Telegram, Vendor::Webhook] {
         let bot = stage.bot_of(&stage.acme, vendor, "asked").await?;
         ask(&bot, "?hub.mode=subscribe&hub.challenge=1&hub.verify_token=verify-own")?.problem(404)?;
@@ -273,8 +273,7 @@ async fn an_address_is_confirmed_to_who_knows_its_secret() -> anyhow::Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_signed_and_makes_no_sense_is_told_so_and_what_is_not_for_us_is_not_kept()
--> anyhow::Result<()> {
+async fn a_signed_webhook_is_refused_if_malformed_and_not_stored_if_irrelevant() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     for vendor in Vendor::ALL {
         let bot = stage.bot(vendor).await?;
@@ -304,7 +303,7 @@ async fn what_is_signed_and_makes_no_sense_is_told_so_and_what_is_not_for_us_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_about_a_reply_is_recorded_and_nobody_else_s_is() -> anyhow::Result<()> {
+async fn a_report_counts_for_replies_of_its_own_account_only() -> anyhow::Result<()> {
     let stage = Stage::new().await?;
     let (bot, other) =
         (stage.bot(Vendor::Whatsapp).await?, stage.bot_of(&stage.acme, Vendor::Whatsapp, "other").await?);

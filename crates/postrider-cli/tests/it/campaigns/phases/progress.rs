@@ -20,7 +20,7 @@ const LEADS: usize = 40;
 const REFUSED: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_retried_and_then_the_next_phase_begins_by_itself() -> anyhow::Result<()> {
+async fn failed_items_are_retried_and_then_the_next_phase_begins_by_itself() -> anyhow::Result<()> {
     let world = World::new().await?;
     let stage = Stage::new(&world, "acme").await?;
     stage.leads("all", LEADS).await?;
