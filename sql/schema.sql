@@ -1317,7 +1317,7 @@ begin
      limit 1;
     -- Stop waiting for a worker that hangs inside its transaction. The caller can ask again.
     perform set_config('lock_timeout', '10s', true);
-    -- Lock one job at a time and release it at once: holding several locks while waiting for another can deadlock.
+    -- Lock one send job at a time and release it at once: holding several locks while waiting for another can deadlock.
     for v_job_id in
         select job.id
           from execution.job_queue as job
@@ -1420,7 +1420,7 @@ begin
         v_ends := v_ends || v_end;
     end loop;
 
-    -- The share lock keeps the job with this worker until the reservations are committed.
+    -- The share lock keeps the send job with this worker until the reservations are committed.
     for v_job in
         select wanted.n, wanted.first, wanted.count, job.*
           from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
@@ -1470,7 +1470,7 @@ begin
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
-    -- Read the phases after the last job is locked, in a statement with its own snapshot. A pause that has
+    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause that has
     -- committed is seen here; a pause that commits later waits for these locks before it answers
     -- (await_reservations).
     for v_place in
@@ -1551,7 +1551,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
 CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1669,7 +1669,7 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
     if coalesce(btrim(p_worker_id), '') = '' then
-        raise exception 'a worker must name itself to claim jobs'
+        raise exception 'a worker must name itself to claim send jobs'
             using errcode = 'invalid_parameter_value', hint = 'Use a name that is new at every start of the process.';
     end if;
     if p_limit is null or p_limit not between 1 and 1000 then
@@ -1753,7 +1753,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the time. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a job that kills its worker does not return for ever.';
+COMMENT ON FUNCTION execution.claim_queued_jobs(p_tenant_id uuid, p_worker_id text, p_limit integer, p_except_runs uuid[]) IS 'Claims up to p_limit send jobs of a tenant that are due, longest due first, and records the time. tenants_with_due_jobs chooses the tenants. The attempt counts at the claim, so that a send job that kills its worker does not return for ever.';
 
 CREATE FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1780,7 +1780,7 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
-    -- Ordered by id, and without jobs that a claim has locked.
+    -- Ordered by id, and without send jobs that a claim has locked.
     with waiting as (
         select job.tenant_id, job.id
           from execution.job_queue as job
@@ -1801,7 +1801,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Jobs that waited for it are due at once.';
+COMMENT ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Closes the circuit of an account after a call was answered. Send jobs that waited for it are due at once.';
 
 CREATE FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1816,7 +1816,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
+COMMENT ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a send job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
 
 CREATE FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2012,7 +2012,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) IS 'Counts the items of a job by result.';
+COMMENT ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) IS 'Counts the items of a send job by result.';
 
 CREATE FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2168,7 +2168,7 @@ declare
     v_members bigint;
 begin
     if p_job_size is null or p_job_size not between 1 and 10000 then
-        raise exception 'a job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
+        raise exception 'a send job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
             using errcode = 'invalid_parameter_value';
     end if;
     select phase.*, asset.version as asset_version, account.provider
@@ -2375,13 +2375,13 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) IS 'Marks the reserved items of a job as in doubt, because the worker that reserved them is gone. Returns their number.';
+COMMENT ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p_actor text) IS 'Marks the reserved items of a send job as in doubt, because the worker that reserved them is gone. Returns their number.';
 
 CREATE FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN (p_status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN (p_in_doubt_since IS NOT NULL) THEN p_in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = p_reserved_by) AND (p_job_attempts = p_attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, p_created_at) ELSE NULL::timestamp with time zone END ELSE p_created_at END;
 
-COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its job has continued without it. Null while its worker works on it, and after its end.';
+COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its send job has continued without it. Null while its worker works on it, and after its end.';
 
 CREATE FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
     LANGUAGE plpgsql
@@ -2465,7 +2465,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last job ends the run.';
+COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked send job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last send job ends the run.';
 
 CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
@@ -2493,7 +2493,7 @@ begin
       from execution.campaign_runs as run
      where run.tenant_id = p_tenant_id
        and run.id = v_runs[cardinality(v_runs)];
-    -- The counters of the jobs are enough for a single run without items in doubt. After a retry, or if a job left
+    -- The counters of the send jobs are enough for a single run without items in doubt. After a retry, or if a send job left
     -- items in doubt that may be settled by now, count the items.
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
            coalesce(sum(job.failed), 0) as failed
@@ -2599,7 +2599,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the job: failed with a retry, or dead if no attempts are left.';
+COMMENT ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) IS 'Ends an attempt that could not continue, and returns the status of the send job: failed with a retry, or dead if no attempts are left.';
 
 CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) RETURNS void
     LANGUAGE sql
@@ -2610,7 +2610,7 @@ CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error 
             finalized_at)
     select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
            execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'failed',
-           left('its job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
+           left('its send job ended before the item was tried: ' || p_error, 2000), job.attempts, now()
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            cross join unnest(job.item_ids) as item (id)
@@ -2619,7 +2619,7 @@ CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error 
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 
-COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
+COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a send job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
 CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2720,7 +2720,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
 CREATE FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
@@ -2731,15 +2731,15 @@ declare
     v_status text;
     v_phase_status text;
 begin
-    -- Lock the run first: of two jobs that end at once, the later one sees both.
+    -- Lock the run first: of two send jobs that end at once, the later one sees both.
     select run.*
       into strict v_run
       from execution.campaign_runs as run
      where run.tenant_id = p_tenant_id
        and run.id = p_run_id
        for no key update;
-    -- Read the index from its end, where the job is that is claimed last: while a transaction holds an old
-    -- snapshot, the entries of all ended jobs still lie before it.
+    -- Read the index from its end, where the send job is that is claimed last: while a transaction holds an old
+    -- snapshot, the entries of all ended send jobs still lie before it.
     perform
        from execution.job_queue as job
       where job.tenant_id = p_tenant_id
@@ -2784,7 +2784,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) IS 'Ends the run if its last job has ended, and with it the phase if the phase is in progress.';
+COMMENT ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) IS 'Ends the run if its last send job has ended, and with it the phase if the phase is in progress.';
 
 CREATE FUNCTION execution.follow_doubt() RETURNS trigger
     LANGUAGE plpgsql
@@ -2838,7 +2838,7 @@ CREATE FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, 
  returning job.tenant_id, job.id
 $$;
 
-COMMENT ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s jobs, of any number of tenants, and returns the jobs that the worker still holds. It locks jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
+COMMENT ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) IS 'Renews the locks of a worker''s send jobs, of any number of tenants, and returns the send jobs that the worker still holds. It locks send jobs in the order of tenants and ids, as reservations do, so that the two cannot deadlock.';
 
 CREATE FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) RETURNS uuid
     LANGUAGE plpgsql
@@ -2858,7 +2858,7 @@ begin
        and job.locked_by = p_worker_id
        and job.attempts = p_attempt;
     if v_account_id is null then
-        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+        raise exception 'send job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
                   hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
@@ -2877,7 +2877,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s send job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
 
 CREATE FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3183,7 +3183,7 @@ CREATE FUNCTION execution.measure_jobs() RETURNS TABLE(jobs_waiting bigint, jobs
              where in_doubt_since is not null)
 $$;
 
-COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued jobs, locked jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
+COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued send jobs, locked send jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
 
 CREATE FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3582,7 +3582,7 @@ begin
              where job.tenant_id = p_tenant_id
                and job.run_id = v_run_id
                and job.status = 'queued'
-               -- Skip jobs that another worker has just put off for the same reason.
+               -- Skip send jobs that another worker has just put off for the same reason.
                and job.run_after < v_until - interval '1 second'
              order by job.id
                for no key update skip locked
@@ -3598,12 +3598,12 @@ begin
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, actor, action, note)
     values (p_tenant_id, v_run_id, p_job_id, p_worker_id, 'job.put_off',
             'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_note, 500)
-            || case when v_others > 0 then '; with ' || v_others || ' more jobs of the run' else '' end);
+            || case when v_others > 0 then '; with ' || v_others || ' more send jobs of the run' else '' end);
     return v_others + 1;
 end
 $$;
 
-COMMENT ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a job until its account may be called again, and with p_whole_run the queued jobs of its run too. If the limits of the account are no longer p_limits, the job is due at once and the worker decides again. Returns the number of jobs that wait.';
+COMMENT ON FUNCTION execution.put_off_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_wait interval, p_why text, p_note text, p_whole_run boolean, p_limits jsonb) IS 'Releases a send job until its account may be called again, and with p_whole_run the queued send jobs of its run too. If the limits of the account are no longer p_limits, the send job is due at once and the worker decides again. Returns the number of send jobs that wait.';
 
 CREATE FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) RETURNS TABLE(tenant_id uuid, account_id uuid, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3626,7 +3626,7 @@ CREATE FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id t
        and job.locked_by = p_worker_id
 $$;
 
-COMMENT ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held jobs, of any number of tenants, so that a process learns what other processes found.';
+COMMENT ON FUNCTION execution.read_account_states(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[]) IS 'Returns the waits and circuits of the accounts of held send jobs, of any number of tenants, so that a process learns what other processes found.';
 
 CREATE FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(account_id uuid, is_failover boolean, provider text, settings jsonb, sealed_secret bytea, limits jsonb, wait_seconds double precision, circuit_seconds double precision)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3659,7 +3659,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a job that the worker holds, with their limits, waits and circuits.';
+COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a send job that the worker holds, with their limits, waits and circuits.';
 
 CREATE FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3731,7 +3731,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
 
 CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3757,7 +3757,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a job that the worker holds. Returns no row if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns no row if the worker does not hold the job.';
 
 CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3836,7 +3836,7 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
-    -- With the share lock, a concurrent resume waits and then finds the job in its new place.
+    -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
     select phase.status
       into strict v_phase_status
       from execution.job_queue as job
@@ -3860,7 +3860,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a job before its end: the worker stops, cannot do this kind of job, or the phase is paused. A job of a paused phase waits for the phase.';
+COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a send job before its end: the worker stops, cannot do this kind of send job, or the phase is paused. A send job of a paused phase waits for the phase.';
 
 CREATE FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3948,7 +3948,7 @@ begin
         -- Ordered by run, because ending a run locks it: two concurrent calls cannot deadlock.
         select stale.* from stale order by stale.run_id, stale.id
     loop
-        -- A hanging worker may hold locks on some of these items. Skip its job instead of waiting, so that one such
+        -- A hanging worker may hold locks on some of these items. Skip its send job instead of waiting, so that one such
         -- worker cannot block every claim; a later call tries again.
         begin
             perform
@@ -3971,7 +3971,7 @@ begin
                       and phase.status = 'paused'
                       for share of phase)
         then
-            -- The worker did not release the job when its phase was paused. That uses up no attempt.
+            -- The worker did not release the send job when its phase was paused. That uses up no attempt.
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
             update execution.job_queue as job
                set status = 'queued',
@@ -4037,7 +4037,7 @@ begin
         and job.attempts = p_attempt
         for no key update;
     if not found then
-        raise exception 'job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
+        raise exception 'send job % is not held by % under attempt %', p_job_id, coalesce(p_worker_id, 'null'),
                         coalesce(p_attempt::text, 'null')
             using errcode = 'PR001',
                   hint = 'A lock lasts five minutes without a heartbeat; it may have gone stale and been taken over.';
@@ -4045,7 +4045,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
+COMMENT ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) IS 'Locks a send job of a tenant, and raises PR001 unless the worker holds it under this attempt.';
 
 CREATE FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) RETURNS void
     LANGUAGE plpgsql
@@ -4132,7 +4132,7 @@ CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETUR
        and run.id = any (p_run_ids)
 $$;
 
-COMMENT ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) IS 'Counts the jobs and items of runs of the tenant by status.';
+COMMENT ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) IS 'Counts the send jobs and items of runs of the tenant by status.';
 
 CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETURNS uuid[]
     LANGUAGE sql STABLE
@@ -4161,7 +4161,7 @@ CREATE FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_o
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform tenancy.limit_idle_time();
-    -- Lock the job, then the item, then the doubt, as every function does.
+    -- Lock the send job, then the item, then the doubt, as every function does.
     perform
        from execution.job_queue as job
       where job.tenant_id = p_tenant_id
@@ -4198,7 +4198,7 @@ begin
         raise exception 'a resolution needs a note that says how it is known, and who says so'
             using errcode = 'invalid_parameter_value';
     end if;
-    -- Lock the job before its item, as every function does. Of two settlements of the last items, the later one
+    -- Lock the send job before its item, as every function does. Of two settlements of the last items, the later one
     -- then sees both.
     perform
        from execution.job_queue as job
@@ -4225,7 +4225,7 @@ begin
     if v_item.status <> 'queued' then
         raise exception 'item % is % already', p_outbox_id, v_item.status
             using errcode = 'invalid_parameter_value',
-                  hint = 'An item that has ended is never reopened; `postrider trace` shows its story.';
+                  hint = 'An item that has ended is never reopened; `postrider trace` shows its history.';
     end if;
     if v_item.since is null then
         raise exception 'item % is not in doubt: its worker is at work', p_outbox_id
@@ -4249,7 +4249,7 @@ begin
        and id = p_outbox_id;
     perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, p_outbox_id, p_actor,
                             'item.resolved_as_' || v_status, left(p_note, 2000));
-    -- No other item keeps the job waiting: make it due now.
+    -- No other item keeps the send job waiting: make it due now.
     if v_item.job_status = 'failed'
        and not exists (select
                          from execution.channel_outbox as item
@@ -4290,7 +4290,7 @@ CREATE FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS v
        and job.id = waiting.id
 $$;
 
-COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued jobs of a paused run to infinity, so that no claim takes them. It skips a job that a claim has locked; the worker releases such a job when it cannot reserve.';
+COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued send jobs of a paused run to infinity, so that no claim takes them. It skips a send job that a claim has locked; the worker releases such a send job when it cannot reserve.';
 
 CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
@@ -4560,7 +4560,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+COMMENT ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a send job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
 
 CREATE FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[] DEFAULT '{}'::uuid[], p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, doubts integer)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4649,7 +4649,7 @@ begin
                left join execution.claim_order as place on place.tenant_id = waiting.tenant_id
          order by place.last_claim_at nulls first, waiting.tenant_id);
 
-    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more jobs.
+    -- Round 1 gives each tenant an equal share. Round 2 gives the rest to tenants that have more send jobs.
     v_share := greatest(1, p_limit / greatest(1, cardinality(v_tenants)));
     for v_round in 1..2 loop
         for v_place in 1..cardinality(v_tenants) loop
@@ -4691,7 +4691,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) IS 'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest ago comes first; each gets an equal share, and the rest goes to tenants that have more jobs. Leaves out the tenants in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with jobs for requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
+COMMENT ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) IS 'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest ago comes first; each gets an equal share, and the rest goes to tenants that have more send jobs. Leaves out the tenants in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with send jobs for requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
 
 CREATE FUNCTION execution.tenants_with_due_phases(p_limit integer) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4843,7 +4843,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved jobs of a resumed run due again.';
+COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved send jobs of a resumed run due again.';
 
 CREATE FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -5431,7 +5431,7 @@ begin
          order by schedule.function_name, looked.fire_at, schedule.id
     loop
         v_reason := case
-                        when v_firing.is_late then 'what it depends on did not complete in time'
+                        when v_firing.is_late then 'a function it depends on did not complete in time'
                         when not v_firing.enabled then 'the schedule was disabled while it waited'
                     end;
         if v_reason is not null then
@@ -8299,7 +8299,7 @@ ALTER TABLE ONLY execution.campaign_audit_log ALTER COLUMN tenant_id SET STATIST
 
 ALTER TABLE ONLY execution.campaign_audit_log FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.campaign_audit_log IS 'Append-only log of every change of a campaign, phase, run and job, and of every doubt and its settlement, with the actor. An item that goes well has no line here: its outbox row records it.';
+COMMENT ON TABLE execution.campaign_audit_log IS 'Append-only log of every change of a campaign, phase, run and send job, and of every doubt and its settlement, with the actor. An item that goes well has no line here: its outbox row records it.';
 
 ALTER TABLE execution.campaign_audit_log ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME execution.campaign_audit_log_id_seq
@@ -8461,7 +8461,7 @@ WITH (fillfactor='50');
 
 ALTER TABLE ONLY execution.claim_order FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.claim_order IS 'The time at which a worker last claimed jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
+COMMENT ON TABLE execution.claim_order IS 'The time at which a worker last claimed send jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
 
 CREATE TABLE execution.doubts (
     outbox_id uuid NOT NULL,
@@ -8518,7 +8518,7 @@ WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze
 
 ALTER TABLE ONLY execution.job_queue FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.job_queue IS 'Send jobs: a job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the job must bring to an end, so that a missing item is found. Jobs are never deleted.';
+COMMENT ON TABLE execution.job_queue IS 'Send jobs: a send job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the send job must bring to an end, so that a missing item is found. Send jobs are never deleted.';
 
 CREATE UNLOGGED TABLE execution.lead_intake (
     intake uuid NOT NULL,
@@ -9460,21 +9460,21 @@ CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON exec
 
 CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.campaign_audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
-CREATE TRIGGER campaign_events_are_facts BEFORE UPDATE ON execution.campaign_events FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+CREATE TRIGGER campaign_events_are_facts BEFORE UPDATE ON execution.campaign_events FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an event of a campaign never changes');
 
-CREATE TRIGGER campaign_events_are_never_emptied BEFORE TRUNCATE ON execution.campaign_events FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('what has happened does not change');
+CREATE TRIGGER campaign_events_are_never_emptied BEFORE TRUNCATE ON execution.campaign_events FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('an event of a campaign never changes');
 
 CREATE TRIGGER campaign_events_stay_for_an_hour BEFORE DELETE ON execution.campaign_events FOR EACH ROW WHEN ((old.at > (now() - '01:00:00'::interval))) EXECUTE FUNCTION tenancy.refuse_change('readers may still ask for it');
 
 CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
 
-CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, campaign_id, phase_id, channel, asset_id, provider_account_id, provider, failover_account_id, scheduled_for, quiet_time, key_part, intended, same_address, correlation_id, created_at ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a deployed run never changes');
 
-CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('campaign runs are never removed');
 
-CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('runs are kept');
+CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('campaign runs are never removed');
 
-CREATE TRIGGER campaign_runs_causes_are_facts BEFORE UPDATE OF cause, number ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was deployed stays as it was deployed');
+CREATE TRIGGER campaign_runs_causes_are_facts BEFORE UPDATE OF cause, number ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a deployed run never changes');
 
 CREATE TRIGGER campaign_runs_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_runs FOR EACH ROW WHEN ((((((old.status <> 'queued'::text) OR (new.status <> 'running'::text)) AND ((old.status <> 'running'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'partial'::text))) AND ((old.status <> 'running'::text) OR (new.status <> 'failed'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a run does not change like this');
 
@@ -9496,19 +9496,19 @@ CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
-CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a job does not change like this');
+CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a send job does not change like this');
 
-CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a job that has ended never changes');
+CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a send job that has ended never changes');
 
-CREATE TRIGGER job_queue_intentions_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, "position", job_type, item_ids, max_attempts, created_at ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was intended stays as it was intended');
+CREATE TRIGGER job_queue_intentions_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, "position", job_type, item_ids, max_attempts, created_at ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the items and limits of a send job never change');
 
-CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('send jobs are never removed');
 
-CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('jobs are kept');
+CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('send jobs are never removed');
 
 CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
 
-CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what a provider said stays as it was said');
+CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a provider''s report never changes');
 
 CREATE TRIGGER alert_instances_are_facts BEFORE UPDATE OF id, tenant_id, alert_config_id, external_object_id, created_at ON jobs.alert_instances FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an alert stays about what it was raised for');
 
@@ -9524,7 +9524,7 @@ CREATE TRIGGER functions_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secre
 
 CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a run that is not over cannot be removed');
 
-CREATE TRIGGER job_runs_are_facts BEFORE UPDATE OF id, tenant_id, function_name, lock_key, input_params, created_at, schedule_id, scheduled_for, grain, grain_start, is_forced ON jobs.job_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was invoked stays as it was invoked');
+CREATE TRIGGER job_runs_are_facts BEFORE UPDATE OF id, tenant_id, function_name, lock_key, input_params, created_at, schedule_id, scheduled_for, grain, grain_start, is_forced ON jobs.job_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the input of a job run never changes');
 
 CREATE TRIGGER job_runs_are_never_emptied BEFORE TRUNCATE ON jobs.job_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('runs are removed by prune_runs, once they are over');
 
@@ -9538,11 +9538,11 @@ CREATE TRIGGER sync_errors_are_never_emptied BEFORE TRUNCATE ON jobs.sync_errors
 
 CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an unresolved error cannot be removed');
 
-CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('what was resolved stays as it is');
+CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('a resolved dead letter never changes');
 
 CREATE TRIGGER outbox_claim_has_a_holder BEFORE UPDATE OF claimed_at, claimed_by ON m10_recovery.outbox FOR EACH ROW WHEN (((new.claimed_at IS NULL) <> (new.claimed_by IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a claim has a time and a holder, or neither');
 
-CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggregate_id, event_type, payload, created_at, tenant_id ON m10_recovery.outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('what was published stays as it was published');
+CREATE TRIGGER outbox_events_are_facts BEFORE UPDATE OF id, aggregate_type, aggregate_id, event_type, payload, created_at, tenant_id ON m10_recovery.outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a published event never changes');
 
 CREATE TRIGGER outbox_events_begin_well BEFORE INSERT ON m10_recovery.outbox FOR EACH ROW WHEN (((new.aggregate_type = ''::text) OR (new.aggregate_id = ''::text) OR (new.event_type = ''::text) OR (new.retry_count < 0) OR ((new.claimed_at IS NULL) <> (new.claimed_by IS NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an event has its three names, counts from zero, and a claim has a holder');
 
@@ -9576,7 +9576,7 @@ CREATE TRIGGER provider_accounts_stay_sealed_under_one_key BEFORE UPDATE OF seal
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
-CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('what was answered stays as it was said');
+CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('a stored answer never changes');
 
 CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
 

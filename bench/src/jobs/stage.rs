@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use postrider_api::Ends;
+use postrider_api::RunWaiters;
 use postrider_engine::{
     Functions, Hints, Runner, RunnerParts, RunnerSettings, WakeupChannel,
     jobs::{Invoked, builtin},
@@ -87,7 +87,7 @@ pub(super) struct Stage {
     app: Pool,
     worker: Pool,
     hints: Hints,
-    ends: Ends,
+    run_waiters: RunWaiters,
     functions: Functions,
     client: GuardedClient,
     url: String,
@@ -136,7 +136,7 @@ impl Stage {
             tasks.spawn(bell.listen(&database.url("postrider_worker"), &shutdown)?);
             tasks.spawn(bell.hints.clone().run(worker.clone(), shutdown.clone()));
         }
-        let ends = Ends::new(shutdown.clone());
+        let ends = RunWaiters::new(shutdown.clone());
         tasks.spawn(ends.clone().run(app.clone(), ended.wakeups()));
         let functions = builtin::standard(&worker, None);
         let client = GuardedClient::new(Policy { allow_private: true }, LIMITS)?;
@@ -155,7 +155,7 @@ impl Stage {
             app,
             worker,
             hints: runs.hints,
-            ends,
+            run_waiters: ends,
             functions,
             client,
             url,
@@ -188,7 +188,7 @@ impl Stage {
         let Acquired::Run(id) = runs::acquire(&mut transaction, self.tenant, invocation, ACTOR).await? else {
             anyhow::bail!("invocation {number} did not get its own run");
         };
-        let waiter = self.ends.wait_for(self.tenant, id).context("too many waiters")?;
+        let waiter = self.run_waiters.wait_for(self.tenant, id).context("too many waiters")?;
         pool::commit(transaction).await?;
         self.hints.send();
         waiter.over_within(PATIENCE).await;

@@ -185,8 +185,8 @@ pub async fn set_webhooks(world: &World, request: Request<Incoming>) -> Answer {
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    let webhooks = serde_json::from_slice::<Vec<Webhook>>(&body).map_err(|error| error.to_string());
-    match webhooks.and_then(|webhooks| world.whatsapp.set(webhooks)) {
+    let input = serde_json::from_slice::<Vec<Webhook>>(&body).map_err(|error| error.to_string());
+    match input.and_then(|webhooks| world.whatsapp.set(webhooks)) {
         Ok(()) => webhooks(world),
         Err(error) => {
             let error = format!("expected a JSON list of webhooks, such as {}: {error}", Webhooks::EXAMPLE);

@@ -337,7 +337,7 @@ impl Process<'_> {
             sql_schemas: config.jobs.sql_schemas.clone(),
             hints: runs.hints,
             cancels: cancels.hints,
-            ends: waiting,
+            run_waiters: waiting,
         };
         let key_of_others = other_key(app_pool.clone(), master_key.clone());
         let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });

@@ -269,7 +269,10 @@ fn no_text_and_no_name_hides_its_subject() -> anyhow::Result<()> {
     for path in CHECKED {
         anyhow::ensure!(root().join(path).exists(), "{path} does not exist");
         for (path, text) in files(path)? {
-            found.extend(findings(&path, &text));
+            // This file has samples of such texts.
+            if !path.ends_with("tests/it/project/words.rs") {
+                found.extend(findings(&path, &text));
+            }
         }
     }
     assert!(

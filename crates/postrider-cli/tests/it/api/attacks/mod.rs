@@ -150,7 +150,7 @@ fn operations() -> anyhow::Result<Vec<Operation>> {
             let attack = table::ATTACKS.iter().find(|attack| attack.operation == id);
             let Some(attack) = attack else {
                 anyhow::bail!(
-                    "nobody says how operation `{id}` ({} {path}) is attacked: add a line to ATTACKS in \
+                    "no attack is listed for operation `{id}` ({} {path}): add a line to ATTACKS in \
                      tests/it/api/attacks/table.rs with the role that it needs, what its path names, and a body that it takes",
                     method.to_uppercase()
                 );
