@@ -20,3 +20,21 @@ as_server() {
   getent passwd postgres >/dev/null && user=postgres
   setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups env HOME=/tmp "$@"
 }
+
+# The oldest Node that builds the dashboard.
+NODE_MIN=20.19
+
+# Whether a Node is new enough, and has npm beside it on the PATH.
+node_fits() {
+  local version
+  version=$(node --version 2>/dev/null) && command -v npm >/dev/null || return 1
+  printf '%s\n' "$NODE_MIN" "${version#v}" | sort -V -C
+}
+
+# Puts the Node that scripts/setup has installed on the PATH, where the machine's own does not fit.
+use_node() {
+  node_fits && return
+  local own=$PWD/target/node/node_modules/.bin
+  [ -x "$own/node" ] && PATH=$own:$PATH
+  node_fits
+}

@@ -7206,6 +7206,58 @@ $$;
 
 COMMENT ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) IS 'Returns id, role and state (`active`, `expired`, `revoked`) of the key with this hash. The key names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_used_at` at most once a minute, so that a busy key does not make every request a write.';
 
+CREATE FUNCTION tenancy.authenticate_session(p_tenant_id uuid, p_token_hash bytea) RETURNS TABLE(session_id uuid, key_id uuid, role text, name text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update tenancy.sessions as session
+       set last_seen_at = v_now
+      from tenancy.api_keys as key
+     where session.tenant_id = p_tenant_id
+       and session.token_hash = p_token_hash
+       and session.expires_at > v_now
+       and session.last_seen_at + session.idle_for > v_now
+       and session.last_seen_at < v_now - interval '1 minute'
+       and key.tenant_id = p_tenant_id
+       and key.id = session.key_id
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > v_now);
+    if found then
+        update tenancy.api_keys as key
+           set last_used_at = v_now
+          from tenancy.sessions as session
+         where session.tenant_id = p_tenant_id
+           and session.token_hash = p_token_hash
+           and key.tenant_id = p_tenant_id
+           and key.id = session.key_id
+           and key.revoked_at is null
+           and (key.last_used_at is null or key.last_used_at < v_now - interval '1 minute');
+    end if;
+
+    return query
+        select session.id,
+               session.key_id,
+               key.role,
+               session.name,
+               case
+                   when key.revoked_at is not null then 'key_revoked'
+                   when key.expires_at <= v_now then 'key_expired'
+                   when session.expires_at <= v_now or session.last_seen_at + session.idle_for <= v_now then 'expired'
+                   else 'active'
+               end
+          from tenancy.sessions as session
+          join tenancy.api_keys as key on key.tenant_id = session.tenant_id
+                                      and key.id = session.key_id
+         where session.tenant_id = p_tenant_id
+           and session.token_hash = p_token_hash;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.authenticate_session(p_tenant_id uuid, p_token_hash bytea) IS 'Returns the session with this hash, with id and role of its API key, and a state: `active`, `expired` (also after idle time), `key_expired` or `key_revoked`. The token names its tenant; the hash proves the right to act for it, so no context is needed. The function updates `last_seen_at`, and `last_used_at` of the key, at most once a minute.';
+
 CREATE FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) RETURNS TABLE(installation_id uuid, number integer, cause text, items_in_doubt bigint, replies_in_doubt bigint, campaigns_stopped bigint, firings_skipped bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7429,6 +7481,26 @@ $$;
 
 COMMENT ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) IS 'Returns the cluster, database, table and timeline of this database, and the flushed log position. A value that the server does not reveal is empty or null, and comparisons use the others.';
 
+CREATE FUNCTION tenancy.end_session(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from tenancy.sessions as session
+     where session.tenant_id = p_tenant_id
+       and session.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'session.ended', 'session:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.end_session(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Ends a session because its person signs out. Returns whether the session existed.';
+
 CREATE FUNCTION tenancy.enrol(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7530,6 +7602,24 @@ $$;
 
 COMMENT ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) IS 'Sets the limits of an account of the current tenant and makes send jobs that waited for the old limits due at once. Returns false if there is no such account.';
 
+CREATE FUNCTION tenancy.make_login_code(p_tenant_id uuid, p_key_id uuid, p_code_hash bytea, p_name text, p_actor text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_expires_at constant timestamptz := now() + interval '1 minute';
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    insert into tenancy.login_codes (tenant_id, code_hash, key_id, name, expires_at)
+    values (p_tenant_id, p_code_hash, p_key_id, p_name, v_expires_at);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'login_code.created', 'key:' || p_key_id);
+    return v_expires_at;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.make_login_code(p_tenant_id uuid, p_key_id uuid, p_code_hash bytea, p_name text, p_actor text) IS 'Stores the hash of a code that opens one session of this API key within a minute. Returns the time at which the code expires. Only members of the owner role may call it.';
+
 CREATE FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7578,6 +7668,46 @@ $$;
 
 COMMENT ON FUNCTION tenancy.note_new_secret() IS 'Trigger function: sets `secret_set_at` to the current time.';
 
+CREATE FUNCTION tenancy.open_session(p_tenant_id uuid, p_id uuid, p_key_id uuid, p_token_hash bytea, p_name text, p_idle_for interval, p_lifetime interval, p_actor text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_expires_at timestamptz;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- The lock makes sign-ins with one key wait for each other, so that the limit below holds.
+    select least(v_now + p_lifetime, key.expires_at)
+      into v_expires_at
+      from tenancy.api_keys as key
+     where key.tenant_id = p_tenant_id
+       and key.id = p_key_id
+       and key.revoked_at is null
+       and (key.expires_at is null or key.expires_at > v_now)
+       for no key update;
+    if not found then
+        return null;
+    end if;
+    delete from tenancy.sessions as session
+     using (select known.id
+              from tenancy.sessions as known
+             where known.tenant_id = p_tenant_id
+               and known.key_id = p_key_id
+             order by known.last_seen_at desc, known.id desc
+            offset 99) as surplus
+     where session.tenant_id = p_tenant_id
+       and session.id = surplus.id;
+    insert into tenancy.sessions (id, tenant_id, key_id, token_hash, name, idle_for, expires_at)
+    values (p_id, p_tenant_id, p_key_id, p_token_hash, p_name, p_idle_for, v_expires_at);
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'session.opened', 'session:' || p_id);
+    return v_expires_at;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.open_session(p_tenant_id uuid, p_id uuid, p_key_id uuid, p_token_hash bytea, p_name text, p_idle_for interval, p_lifetime interval, p_actor text) IS 'Stores the hash of a new session of an API key of the tenant. Returns the time at which it expires, at the latest with the key, or null if the key is not active. A key has at most 100 sessions; a further one replaces the one that was seen longest ago.';
+
 CREATE FUNCTION tenancy.protect(p_table regclass, p_tenant_column text DEFAULT 'tenant_id'::text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7623,6 +7753,47 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit requests of the tenant that are older than a day. It skips locked rows; the next call deletes those.';
+
+CREATE FUNCTION tenancy.prune_sessions(p_tenant_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_sessions bigint;
+    v_codes bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_limit is null or p_limit < 1 then
+        raise exception 'the limit must be at least one' using errcode = 'invalid_parameter_value';
+    end if;
+    delete from tenancy.sessions as session
+     using (select old.id
+              from tenancy.sessions as old
+             where old.tenant_id = p_tenant_id
+               and old.expires_at < v_now
+             order by old.expires_at
+             limit p_limit
+               for update skip locked) as old
+     where session.tenant_id = p_tenant_id
+       and session.id = old.id;
+    get diagnostics v_sessions = row_count;
+    delete from tenancy.login_codes as code
+     using (select old.code_hash
+              from tenancy.login_codes as old
+             where old.tenant_id = p_tenant_id
+               and old.expires_at < v_now
+             order by old.expires_at
+             limit p_limit
+               for update skip locked) as old
+     where code.tenant_id = p_tenant_id
+       and code.code_hash = old.code_hash;
+    get diagnostics v_codes = row_count;
+    return v_sessions + v_codes;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.prune_sessions(p_tenant_id uuid, p_limit integer) IS 'Deletes up to p_limit expired sessions and as many expired login codes of the tenant. It skips locked rows; the next call deletes those.';
 
 CREATE FUNCTION tenancy.system_tenant_id() RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -7921,6 +8092,26 @@ $$;
 
 COMMENT ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Revokes an API key of the tenant. Returns whether the key exists; revoking it again changes nothing.';
 
+CREATE FUNCTION tenancy.revoke_session(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from tenancy.sessions as session
+     where session.tenant_id = p_tenant_id
+       and session.id = p_id;
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'session.revoked', 'session:' || p_id);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.revoke_session(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Ends a session because an admin revokes it. Returns whether the session existed.';
+
 CREATE FUNCTION tenancy.rotate_context_key(p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8102,6 +8293,55 @@ CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
 $$;
 
 COMMENT ON FUNCTION tenancy.tenants_with_old_requests() IS 'Returns the tenants that have requests older than a day. Retention calls prune_requests for each of them.';
+
+CREATE FUNCTION tenancy.tenants_with_old_sessions() RETURNS SETOF uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select
+                     from tenancy.sessions as session
+                    where session.tenant_id = tenant.id
+                      and session.expires_at < now())
+        or exists (select
+                     from tenancy.login_codes as code
+                    where code.tenant_id = tenant.id
+                      and code.expires_at < now())
+$$;
+
+COMMENT ON FUNCTION tenancy.tenants_with_old_sessions() IS 'Returns the tenants that have expired sessions or login codes. Retention calls prune_sessions for each of them.';
+
+CREATE FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) RETURNS TABLE(key_id uuid, role text, name text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_key_id uuid;
+    v_name text;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    delete from tenancy.login_codes as code
+     where code.tenant_id = p_tenant_id
+       and code.code_hash = p_code_hash
+       and code.expires_at > v_now
+    returning code.key_id, code.name into v_key_id, v_name;
+    return query
+        select key.id, key.role, v_name
+          from tenancy.api_keys as key
+         where key.tenant_id = p_tenant_id
+           and key.id = v_key_id
+           and key.revoked_at is null
+           and (key.expires_at is null or key.expires_at > v_now);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) IS 'Deletes the login code with this hash and returns its API key, with the name for the session. Returns no row if the code is unknown, was used, or has expired, or if the key is not active.';
 
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
@@ -9024,6 +9264,21 @@ CREATE TABLE tenancy.epochs (
 
 COMMENT ON TABLE tenancy.epochs IS 'One row per epoch; the newest one counts. The first epoch begins when a process with a sending role first starts on the database, and each adoption begins another one. A row names the cluster, database and table in which it was written; a mismatch shows that the database is a restored copy.';
 
+CREATE TABLE tenancy.login_codes (
+    tenant_id uuid NOT NULL,
+    code_hash bytea NOT NULL,
+    key_id uuid NOT NULL,
+    name text,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT login_codes_hash_is_sha256 CHECK ((octet_length(code_hash) = 32)),
+    CONSTRAINT login_codes_name_is_short CHECK (((btrim(name) <> ''::text) AND (char_length(name) <= 64)))
+);
+ALTER TABLE ONLY tenancy.login_codes ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY tenancy.login_codes FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.login_codes IS 'Codes with which the dashboard can be entered once, within a minute. Only the SHA-256 of a code is stored. Using a code deletes its row; retention removes expired ones.';
+
 CREATE TABLE tenancy.master_key (
     is_the_only_row boolean DEFAULT true NOT NULL,
     sealed_check bytea NOT NULL,
@@ -9086,6 +9341,26 @@ ALTER TABLE ONLY tenancy.requests ALTER COLUMN tenant_id SET STATISTICS 0;
 ALTER TABLE ONLY tenancy.requests FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE tenancy.requests IS 'Responses to requests with an `Idempotency-Key`, kept for a day. The transaction that does the work writes the row and its response, so a committed row is a request that was carried out, and a failed request leaves no row.';
+
+CREATE TABLE tenancy.sessions (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    key_id uuid NOT NULL,
+    token_hash bytea NOT NULL,
+    name text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_seen_at timestamp with time zone DEFAULT now() NOT NULL,
+    idle_for interval NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT sessions_hash_is_sha256 CHECK ((octet_length(token_hash) = 32)),
+    CONSTRAINT sessions_may_be_idle_for_a_while CHECK ((idle_for > '00:00:00'::interval)),
+    CONSTRAINT sessions_name_is_short CHECK (((btrim(name) <> ''::text) AND (char_length(name) <= 64)))
+);
+ALTER TABLE ONLY tenancy.sessions ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY tenancy.sessions FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.sessions IS 'Sessions of the dashboard. A session acts for the API key with which it was opened, and ends with it. Only the SHA-256 of the token is stored. A session that was ended or revoked has no row; retention removes expired ones.';
 
 CREATE TABLE tenancy.tenants (
     id uuid NOT NULL,
@@ -9265,6 +9540,9 @@ ALTER TABLE ONLY tenancy.epochs
 ALTER TABLE ONLY tenancy.epochs
     ADD CONSTRAINT epochs_pkey PRIMARY KEY (number);
 
+ALTER TABLE ONLY tenancy.login_codes
+    ADD CONSTRAINT login_codes_pkey PRIMARY KEY (tenant_id, code_hash);
+
 ALTER TABLE ONLY tenancy.master_key
     ADD CONSTRAINT master_key_pkey PRIMARY KEY (is_the_only_row);
 
@@ -9279,6 +9557,12 @@ ALTER TABLE ONLY tenancy.provider_accounts
 
 ALTER TABLE ONLY tenancy.requests
     ADD CONSTRAINT requests_one_row_per_key PRIMARY KEY (tenant_id, idempotency_key);
+
+ALTER TABLE ONLY tenancy.sessions
+    ADD CONSTRAINT sessions_one_row_per_token UNIQUE (tenant_id, token_hash);
+
+ALTER TABLE ONLY tenancy.sessions
+    ADD CONSTRAINT sessions_pkey PRIMARY KEY (tenant_id, id);
 
 ALTER TABLE ONLY tenancy.tenants
     ADD CONSTRAINT tenants_one_per_name UNIQUE (name);
@@ -9424,7 +9708,13 @@ CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(
 
 CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
 
+CREATE INDEX login_codes_by_expiry ON tenancy.login_codes USING btree (tenant_id, expires_at);
+
 CREATE INDEX requests_by_age ON tenancy.requests USING btree (tenant_id, created_at);
+
+CREATE INDEX sessions_by_expiry ON tenancy.sessions USING btree (tenant_id, expires_at);
+
+CREATE INDEX sessions_by_key ON tenancy.sessions USING btree (tenant_id, key_id, last_seen_at);
 
 CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -9701,6 +9991,9 @@ ALTER TABLE ONLY tenancy.api_keys
 ALTER TABLE ONLY tenancy.audit_log
     ADD CONSTRAINT audit_log_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
+ALTER TABLE ONLY tenancy.login_codes
+    ADD CONSTRAINT login_codes_belong_to_a_key FOREIGN KEY (tenant_id, key_id) REFERENCES tenancy.api_keys(tenant_id, id);
+
 ALTER TABLE ONLY tenancy.process_marks
     ADD CONSTRAINT process_marks_belong_to_an_epoch FOREIGN KEY (epoch_id) REFERENCES tenancy.epochs(id);
 
@@ -9709,6 +10002,9 @@ ALTER TABLE ONLY tenancy.provider_accounts
 
 ALTER TABLE ONLY tenancy.requests
     ADD CONSTRAINT requests_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY tenancy.sessions
+    ADD CONSTRAINT sessions_belong_to_a_key FOREIGN KEY (tenant_id, key_id) REFERENCES tenancy.api_keys(tenant_id, id);
 
 ALTER TABLE ONLY tenancy.workspaces
     ADD CONSTRAINT workspaces_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
@@ -9891,13 +10187,19 @@ ALTER TABLE tenancy.api_keys ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE tenancy.audit_log ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE tenancy.login_codes ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY owner_passes ON tenancy.api_keys TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.audit_log TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON tenancy.login_codes TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON tenancy.provider_accounts TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.requests TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON tenancy.sessions TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.tenants TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -9907,13 +10209,19 @@ ALTER TABLE tenancy.provider_accounts ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE tenancy.requests ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE tenancy.sessions ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY tenant_sees_its_own ON tenancy.api_keys FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON tenancy.login_codes FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON tenancy.provider_accounts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.requests FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.sessions FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.tenants FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -10518,6 +10826,9 @@ REVOKE ALL ON FUNCTION tenancy.adopt_tenant(p_tenant_id uuid, p_epoch_id uuid, p
 REVOKE ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.authenticate_api_key(p_tenant_id uuid, p_key_hash bytea) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.authenticate_session(p_tenant_id uuid, p_token_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.authenticate_session(p_tenant_id uuid, p_token_hash bytea) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
@@ -10541,6 +10852,9 @@ REVOKE ALL ON FUNCTION tenancy.create_tenant(p_tenant_id uuid, p_workspace_id uu
 
 REVOKE ALL ON FUNCTION tenancy.database_identity(OUT system_identifier text, OUT database_oid bigint, OUT database_name text, OUT table_oid bigint, OUT timeline integer, OUT lsn pg_lsn) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.end_session(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.end_session(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
@@ -10554,6 +10868,8 @@ REVOKE ALL ON FUNCTION tenancy.limit_idle_time(p_limit text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.limit_provider_account(p_tenant_id uuid, p_id uuid, p_limits jsonb, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.make_login_code(p_tenant_id uuid, p_key_id uuid, p_code_hash bytea, p_name text, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p_process text, p_timeline integer, p_is_stopping boolean, OUT mark bigint, OUT lsn bigint) TO postrider_worker;
 
@@ -10563,10 +10879,16 @@ GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.open_session(p_tenant_id uuid, p_id uuid, p_key_id uuid, p_token_hash bytea, p_name text, p_idle_for interval, p_lifetime interval, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.open_session(p_tenant_id uuid, p_id uuid, p_key_id uuid, p_token_hash bytea, p_name text, p_idle_for interval, p_lifetime interval, p_actor text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.protect(p_table regclass, p_tenant_column text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.prune_requests(p_tenant_id uuid, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.prune_sessions(p_tenant_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.prune_sessions(p_tenant_id uuid, p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.system_tenant_id() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.system_tenant_id() TO postrider_app;
@@ -10608,6 +10930,9 @@ REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids
 REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION tenancy.revoke_session(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.revoke_session(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.rotate_context_key(p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
@@ -10632,6 +10957,12 @@ GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrid
 
 REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.tenants_with_old_sessions() FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.tenants_with_old_sessions() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) TO postrider_app;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -10904,6 +11235,30 @@ GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_app;
 GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(id) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(id) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(tenant_id) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(tenant_id) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(key_id) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(key_id) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(name) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(name) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(created_at) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(created_at) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(last_seen_at) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(last_seen_at) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(idle_for) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(idle_for) ON TABLE tenancy.sessions TO postrider_read;
+
+GRANT SELECT(expires_at) ON TABLE tenancy.sessions TO postrider_app;
+GRANT SELECT(expires_at) ON TABLE tenancy.sessions TO postrider_read;
 
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_app;
 GRANT SELECT ON TABLE tenancy.tenants TO postrider_worker;

@@ -1,4 +1,4 @@
--- Tables of tenants, their API keys and provider accounts, the audit log, answered requests, and the installation's own
+-- Tables of tenants, their API keys, sessions and provider accounts, the audit log, answered requests, and the installation's own
 -- keys and epochs. Row-level security, triggers and grants of these tables are in functions/guards.sql.
 
 create table tenancy.tenants (
@@ -54,6 +54,55 @@ create table tenancy.api_keys (
 alter table tenancy.api_keys alter column tenant_id set statistics 0;
 comment on table tenancy.api_keys is
     'API keys of tenants. Only the SHA-256 of a key is stored. A revoked key never changes again.';
+
+create table tenancy.sessions (
+    id           uuid        not null,
+    tenant_id    uuid        not null,
+    key_id       uuid        not null,
+    token_hash   bytea       not null,
+    -- The name that the person gave at sign-in; the server does not verify it.
+    name         text,
+    created_at   timestamptz not null default now(),
+    -- Time of the last request, to the minute.
+    last_seen_at timestamptz not null default now(),
+    -- The session also ends when no request came for this long.
+    idle_for     interval    not null,
+    expires_at   timestamptz not null,
+    primary key (tenant_id, id),
+    constraint sessions_belong_to_a_key
+        foreign key (tenant_id, key_id) references tenancy.api_keys (tenant_id, id),
+    constraint sessions_name_is_short check (btrim(name) <> '' and char_length(name) <= 64),
+    constraint sessions_hash_is_sha256 check (octet_length(token_hash) = 32),
+    constraint sessions_may_be_idle_for_a_while check (idle_for > interval '0'),
+    constraint sessions_one_row_per_token unique (tenant_id, token_hash)
+);
+create index sessions_by_key on tenancy.sessions (tenant_id, key_id, last_seen_at);
+create index sessions_by_expiry on tenancy.sessions (tenant_id, expires_at);
+-- As for api_keys.
+alter table tenancy.sessions alter column tenant_id set statistics 0;
+comment on table tenancy.sessions is
+    'Sessions of the dashboard. A session acts for the API key with which it was opened, and ends with it. Only the '
+    'SHA-256 of the token is stored. A session that was ended or revoked has no row; retention removes expired ones.';
+
+create table tenancy.login_codes (
+    tenant_id  uuid        not null,
+    code_hash  bytea       not null,
+    key_id     uuid        not null,
+    -- The name of the session that the code opens, unless the person gives another one.
+    name       text,
+    expires_at timestamptz not null,
+    primary key (tenant_id, code_hash),
+    constraint login_codes_belong_to_a_key
+        foreign key (tenant_id, key_id) references tenancy.api_keys (tenant_id, id),
+    constraint login_codes_name_is_short check (btrim(name) <> '' and char_length(name) <= 64),
+    constraint login_codes_hash_is_sha256 check (octet_length(code_hash) = 32)
+);
+create index login_codes_by_expiry on tenancy.login_codes (tenant_id, expires_at);
+-- As for api_keys.
+alter table tenancy.login_codes alter column tenant_id set statistics 0;
+comment on table tenancy.login_codes is
+    'Codes with which the dashboard can be entered once, within a minute. Only the SHA-256 of a code is stored. '
+    'Using a code deletes its row; retention removes expired ones.';
 
 create table tenancy.audit_log (
     id        bigint      generated always as identity,

@@ -6,6 +6,7 @@
 mod campaigns;
 mod channels;
 mod common;
+pub mod dashboard;
 mod events;
 mod jobs;
 mod router;
@@ -26,7 +27,7 @@ use postrider_engine::{
 };
 use postrider_model::seal::MasterKey;
 use postrider_providers::{Adapters, Policy};
-use postrider_store::Pool;
+use postrider_store::{Pool, tenancy::sessions::Lifetimes};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Layer;
@@ -73,6 +74,8 @@ pub struct App {
     pub ingress: Option<Ingress>,
     /// The policy for URLs that tenants set.
     pub outbound: Policy,
+    /// How long sessions of the dashboard last.
+    pub sessions: Lifetimes,
     /// Limits of requests per key, and of failed look-ups of keys per client address.
     pub throttle: Throttle,
     /// Proxies whose `X-Forwarded-For` names the client.

@@ -28,15 +28,14 @@ use crate::{
     campaigns::{self, assets, callbacks, in_doubt, leads, phases, runs, stream},
     channels::{executors, ingress, links, messages, outbox},
     common::{
-        auth,
         body::BODY_BYTES_MAX,
         docs,
         error::{ApiError, Problem},
         health,
     },
-    events,
+    dashboard, events,
     jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
-    tenancy::{accounts, audit, keys},
+    tenancy::{accounts, audit, keys, sessions},
 };
 
 /// How long an ordinary request may take.
@@ -68,9 +67,12 @@ fn metrics() -> OpenApiRouter<App> {
 /// `/api/v2`: requests that are short.
 fn short() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(auth::whoami))
+        .routes(routes!(sessions::whoami))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
+        .routes(routes!(sessions::create, sessions::end))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::revoke))
         .routes(routes!(accounts::list, accounts::create))
         .routes(routes!(accounts::show, accounts::limit, accounts::remove))
         .routes(routes!(accounts::rotate))
@@ -185,10 +187,14 @@ pub fn document() -> OpenApiDocument {
 pub fn router(app: App) -> Router {
     let (routes, document) = documented(app.serves_api, app.serves_metrics);
     let cors = cors(&app.cors_origins);
+    let serves_api = app.serves_api;
     let mut router = routes
         .with_state(app)
         .merge(docs::pages(document))
-        .fallback(async || ApiError::NotFound("route"))
+        .fallback(async move |request: Request| match serves_api {
+            true => dashboard::serve(request).await,
+            false => ApiError::NotFound("route").into_response(),
+        })
         .method_not_allowed_fallback(async || ApiError::MethodNotAllowed)
         .layer(CatchPanicLayer::custom(broken))
         .layer(middleware::from_fn(finish))

@@ -34,6 +34,6 @@ pub use jobs::{
     scheduler::{Scheduler, SchedulerSettings},
 };
 pub use tenancy::{
-    retention::{Retention, sweep_requests},
+    retention::{Retention, sweep_requests, sweep_sessions},
     witness::{Place, Standing, Witness},
 };

@@ -62,6 +62,11 @@ id!(
     "key"
 );
 id!(
+    /// A session of the dashboard (the row, not the token).
+    SessionId,
+    "session"
+);
+id!(
     /// An account of a tenant at a provider.
     ProviderAccountId,
     "account"

@@ -490,6 +490,11 @@ impl Installation {
         Some((run.http_url.parse().ok()?, run.admin_key.into()))
     }
 
+    /// The address of a process that serves this private installation, if one does.
+    pub fn server_url(&self) -> Option<Url> {
+        run_file::read(&self.private.as_ref()?.data_dir)?.http_url.parse().ok()
+    }
+
     /// Takes the file back, if this process has written one.
     pub fn remove_run_file(&self) {
         let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).take();

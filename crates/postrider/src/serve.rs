@@ -355,6 +355,7 @@ impl Process<'_> {
             ingress,
             jobs,
             outbound: wire::outbound(config),
+            sessions: wire::sessions(config),
             throttle: wire::throttle(config),
             trusted_proxies: config.api.trusted_proxies()?,
             cors_origins: config.api.cors_origins(),

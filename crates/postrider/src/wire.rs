@@ -13,7 +13,11 @@ use postrider_engine::{
 use postrider_model::{EventSink, channels::RetrySchedule, seal::MasterKey};
 use postrider_providers::{Adapters, GuardedClient, HttpSink, HttpSinkConfig, Limits, Policy};
 
-use postrider_store::{Pool, channels::messages::Receiving, tenancy::witness::WitnessDatabase};
+use postrider_store::{
+    Pool,
+    channels::messages::Receiving,
+    tenancy::{sessions::Lifetimes, witness::WitnessDatabase},
+};
 
 use crate::{
     config::{Config, Sink},
@@ -255,6 +259,12 @@ pub fn throttle(config: &Config) -> Throttle {
         invalid_keys_per_second: config.api.invalid_keys_per_second,
         invalid_keys_burst: config.api.invalid_keys_burst,
     })
+}
+
+/// How long sessions of the dashboard last.
+pub fn sessions(config: &Config) -> Lifetimes {
+    let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 60 * 60);
+    Lifetimes { idle: hours(config.api.session_idle_hours), total: hours(config.api.session_days_max * 24) }
 }
 
 /// How many connections there may be beside those of streams.

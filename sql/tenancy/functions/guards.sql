@@ -41,6 +41,8 @@ select tenancy.protect(wanted.name, wanted.tenant_column)
   from (values ('tenancy.tenants'::regclass, 'id'),
                ('tenancy.workspaces', 'tenant_id'),
                ('tenancy.api_keys', 'tenant_id'),
+               ('tenancy.sessions', 'tenant_id'),
+               ('tenancy.login_codes', 'tenant_id'),
                ('tenancy.audit_log', 'tenant_id'),
                ('tenancy.provider_accounts', 'tenant_id'),
                ('tenancy.requests', 'tenant_id')) as wanted (name, tenant_column)
@@ -127,6 +129,9 @@ grant select on tenancy.tenants, tenancy.workspaces, tenancy.audit_log
 -- All columns but the hash, which only authenticate_api_key compares.
 grant select (id, tenant_id, name, role, hint, created_at, expires_at, revoked_at, last_used_at)
     on tenancy.api_keys to postrider_app, postrider_read;
+-- All columns but the hash, which only authenticate_session compares.
+grant select (id, tenant_id, key_id, name, created_at, last_seen_at, idle_for, expires_at)
+    on tenancy.sessions to postrider_app, postrider_read;
 -- Only the loops that call providers read secrets.
 grant select on tenancy.provider_accounts to postrider_worker;
 grant select (id, tenant_id, workspace_id, name, provider, settings, created_at, updated_at, limits, secret_set_at)

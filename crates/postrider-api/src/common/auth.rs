@@ -1,25 +1,29 @@
-//! Authentication: the caller of a request and its role. The tenant comes from the key and from nothing else.
+//! Authentication: the caller of a request and its role. The tenant comes from the key or the session and from nothing else.
 //!
 //! The extractors read no body, so a handler that names one of them before its body refuses a request without a valid key
-//! before it reads the body.
+//! or session before it reads the body.
+
+use std::net::IpAddr;
 
 use axum::{
-    Json,
-    extract::FromRequestParts,
+    extract::{FromRequestParts, OriginalUri},
     http::{header, request::Parts},
 };
-use postrider_model::{
-    ids::{ApiKeyId, TenantId},
-    tenancy::{ApiKeySecret, Role},
-};
+use postrider_model::tenancy::{ApiKeySecret, Role, SessionToken};
 use postrider_store::{
+    PgConnection, StoreError,
     postgres::pool,
-    tenancy::keys::{self, Caller},
+    tenancy::{
+        keys::{self, Caller, Denied},
+        sessions,
+    },
 };
-use serde::Serialize;
-use utoipa::ToSchema;
 
-use crate::{App, common::error::ApiError};
+use crate::{
+    App,
+    common::{cookie, error::ApiError},
+    jobs::invoke,
+};
 
 macro_rules! callers {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -41,7 +45,7 @@ macro_rules! callers {
 }
 
 callers!(
-    /// A request with a valid key.
+    /// A request with a valid key or session.
     Viewer,
     /// A request with a key that may change things.
     Operator,
@@ -49,10 +53,40 @@ callers!(
     Admin,
 );
 
+/// The secret of a request.
+enum Presented {
+    Key(ApiKeySecret),
+    Session(SessionToken),
+}
+
 async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
-    let secret = key_of(parts)?;
-    let hash = secret.hash();
     let client = app.trusted_proxies.client(&parts.extensions, &parts.headers);
+    match presented(parts)? {
+        Presented::Key(secret) => authenticate_key(app, client, &secret).await,
+        Presented::Session(token) => {
+            let look_up =
+                async |connection: &mut PgConnection| sessions::authenticate(connection, &token).await;
+            look_up_within_limits(app, client, token.hash(), look_up).await
+        }
+    }
+}
+
+/// The caller of a key, within the limits of requests.
+pub(crate) async fn authenticate_key(
+    app: &App,
+    client: IpAddr,
+    secret: &ApiKeySecret,
+) -> Result<Caller, ApiError> {
+    let look_up = async |connection: &mut PgConnection| keys::authenticate(connection, secret).await;
+    look_up_within_limits(app, client, secret.hash(), look_up).await
+}
+
+async fn look_up_within_limits(
+    app: &App,
+    client: IpAddr,
+    hash: [u8; 32],
+    look_up: impl AsyncFnOnce(&mut PgConnection) -> Result<Result<Caller, Denied>, StoreError>,
+) -> Result<Caller, ApiError> {
     let was_valid = app.throttle.spend(&hash)?;
     if !was_valid {
         app.throttle.check(client)?;
@@ -63,7 +97,7 @@ async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> 
     if !was_valid && !app.throttle.spend(&hash)? {
         app.throttle.check(client)?;
     }
-    let caller = keys::authenticate(&mut transaction, &secret).await?;
+    let caller = look_up(&mut transaction).await?;
     // The time of last use is recorded whether or not the request succeeds.
     pool::commit(transaction).await?;
     match caller {
@@ -71,6 +105,29 @@ async fn authenticate(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> 
         Err(_) => app.throttle.fail(&hash, client),
     }
     Ok(caller?)
+}
+
+/// Reads the key or the session of a request, and refuses a session's request that another site has made a browser send.
+fn presented(parts: &Parts) -> Result<Presented, ApiError> {
+    let Some(token) = cookie::session(&parts.headers)? else { return key_of(parts).map(Presented::Key) };
+    let is_ours = cookie::is_same_origin(&parts.method, &parts.headers);
+    // Pages of every origin may invoke functions, by a key. A cookie that the browser adds to such a request does not count.
+    if !is_ours && invoke::is_invocation(&original_uri(parts)) {
+        return key_of(parts).map(Presented::Key);
+    }
+    if parts.headers.contains_key(header::AUTHORIZATION) {
+        return Err(ApiError::NotAKey(
+            "the request has a session cookie and an `Authorization` header, which may disagree; send one of them",
+        ));
+    }
+    if !is_ours {
+        return Err(cookie::foreign());
+    }
+    token.parse().map(Presented::Session).map_err(|_| Denied::SessionEnded.into())
+}
+
+fn original_uri(parts: &Parts) -> axum::http::Uri {
+    parts.extensions.get::<OriginalUri>().map_or_else(|| parts.uri.clone(), |original| original.0.clone())
 }
 
 /// Reads the API key of a request.
@@ -93,30 +150,4 @@ fn key_of(parts: &Parts) -> Result<ApiKeySecret, ApiError> {
             "the text after `Bearer` is not an API key: a key is `pr_` and 76 characters; check that the whole key was copied",
         )
     })
-}
-
-/// The API key of a request, its tenant and its role.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct WhoAmI {
-    /// The key's id.
-    #[schema(value_type = uuid::Uuid)]
-    key_id: ApiKeyId,
-    /// The tenant for which it acts.
-    #[schema(value_type = uuid::Uuid)]
-    tenant_id: TenantId,
-    /// The key's role.
-    #[schema(value_type = crate::common::docs::Role)]
-    role: Role,
-}
-
-/// Shows the API key of the request, its tenant and its role.
-#[utoipa::path(
-    get,
-    path = "/whoami",
-    operation_id = "whoami",
-    tag = "keys",
-    responses((status = 200, description = "The key, its tenant and its role", body = WhoAmI)),
-)]
-pub(crate) async fn whoami(Viewer(caller): Viewer) -> Json<WhoAmI> {
-    Json(WhoAmI { key_id: caller.key_id, tenant_id: caller.tenant_id, role: caller.role })
 }

@@ -11,7 +11,7 @@ use axum::{
 use postrider_model::{
     ids::{
         ApiKeyId, AssetId, CampaignId, ChannelMessageId, DecisionCardId, EventId, ExecutorId, JobRunId,
-        LeadId, LinkId, OutboxId, ProviderAccountId, RunId, ScheduleId, SyncErrorId,
+        LeadId, LinkId, OutboxId, ProviderAccountId, RunId, ScheduleId, SessionId, SyncErrorId,
     },
     seal::MasterKey,
 };
@@ -367,6 +367,7 @@ named!(
     ProviderAccountId => "provider account",
     RunId => "run",
     ScheduleId => "schedule",
+    SessionId => "session",
     SyncErrorId => "sync error",
 );
 

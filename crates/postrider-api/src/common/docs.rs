@@ -11,10 +11,12 @@ use utoipa::{
     openapi::{
         ContentBuilder, Header, Object, OpenApi, Ref, RefOr, Response, Schema, Type,
         path::{Operation, Parameter, ParameterIn},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 use utoipa_swagger_ui::SwaggerUi;
+
+use crate::common::cookie;
 
 /// The base of the document, to which the generated parts are added.
 #[derive(utoipa::OpenApi)]
@@ -24,15 +26,15 @@ use utoipa_swagger_ui::SwaggerUi;
         description = "An execution kernel for outbound side effects. See docs/api.md for how to authenticate, page and repeat requests."
     ),
     servers((url = "/")),
-    security(("key" = [])),
-    modifiers(&Bearer),
+    security(("key" = []), ("session" = [])),
+    modifiers(&Credentials),
     components(schemas(crate::common::error::Problem)),
 )]
 pub(crate) struct Document;
 
-struct Bearer;
+struct Credentials;
 
-impl Modify for Bearer {
+impl Modify for Credentials {
     fn modify(&self, document: &mut OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
@@ -40,6 +42,12 @@ impl Modify for Bearer {
             .build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("key", SecurityScheme::Http(scheme));
+        let cookie = ApiKeyValue::with_description(
+            cookie::NAME,
+            "A session of the dashboard, from `POST /session`. Its requests must come from a page of this server. Over https the name is \
+             `__Host-postrider_session`.",
+        );
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     }
 }
 
@@ -102,8 +110,11 @@ fn refusals(operation: &mut Operation) {
         .collect();
     if !is_open {
         add("400", "The request cannot be read; `errors` names the field");
-        add("401", "The request has no API key, or the key is not valid");
-        add("403", "The key's role does not allow the request");
+        add("401", "The request has no API key and no session, or it is not valid");
+        add(
+            "403",
+            "The key's role does not allow the request, or a request with a session does not come from a page of this server",
+        );
         add("429", "Too many requests with this key; `Retry-After` says how long to wait");
         add("503", "The database does not answer, or the process is not set up for this; try again later");
         add("504", "The request timed out; the server may have carried it out");

@@ -2,6 +2,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod cookie;
 pub(crate) mod docs;
 pub(crate) mod error;
 pub(crate) mod health;

@@ -25,7 +25,10 @@ use serde_json::{Value, value::RawValue};
 use utoipa::{IntoParams, ToSchema};
 
 use self::answer::{Done, Waiting};
-pub(crate) use self::{answer::refused, browsers::open_to_pages};
+pub(crate) use self::{
+    answer::refused,
+    browsers::{is_invocation, open_to_pages},
+};
 use super::{FunctionName, check_input, functions, hash, input_too_large, make_builtin, runs::UNKNOWN};
 use crate::{
     App,

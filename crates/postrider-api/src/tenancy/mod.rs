@@ -1,8 +1,9 @@
-//! API keys, accounts and the audit logs.
+//! API keys, sessions, accounts and the audit logs.
 
 pub(crate) mod accounts;
 pub(crate) mod audit;
 pub(crate) mod keys;
+pub(crate) mod sessions;
 
 use postrider_model::ids::{TenantId, WorkspaceId};
 use postrider_store::{PgConnection, tenancy::tenants};

@@ -92,6 +92,8 @@ enum Command {
     /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(tenancy::keys::KeysCommand),
+    /// Print an address that signs in to the dashboard once
+    Dashboard(tenancy::dashboard::DashboardArgs),
     /// Generate, rotate and replace master keys
     #[command(subcommand)]
     MasterKey(tenancy::master_key::MasterKeyCommand),
@@ -192,6 +194,7 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::Adopt(args) => tenancy::adopt::run(&args, &config).await,
         Command::Tenants(command) => tenancy::tenants::run(command, &config).await,
         Command::Keys(command) => tenancy::keys::run(command, &config).await,
+        Command::Dashboard(args) => tenancy::dashboard::run(args, &config).await,
         Command::MasterKey(command) => tenancy::master_key::run(command, &config).await,
         Command::Accounts(command) => tenancy::accounts::run(command, &config).await,
         Command::Campaign(command) => campaigns::run(command, &config).await,

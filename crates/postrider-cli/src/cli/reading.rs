@@ -69,6 +69,7 @@ mod tests {
         "channels requeue",
         "channels retry",
         "channels unlink",
+        "dashboard",
         "events close",
         "events publish",
         "events retry",

@@ -8,6 +8,7 @@ mod api;
 mod campaigns;
 mod channels;
 mod cli;
+mod dashboard;
 mod docs;
 mod events;
 mod jobs;

@@ -1,13 +1,18 @@
 //! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, ended chat
-//! messages and job runs, and the stored answers of requests that are a day old.
+//! messages and job runs, the stored answers of requests that are a day old, and expired sessions.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use postrider_model::ids::TenantId;
 use postrider_store::{
-    PgConnection, Pool, StoreError, campaigns::history, channels::replies, events, jobs::runs,
-    postgres::pool, tenancy::requests,
+    PgConnection, Pool, StoreError,
+    campaigns::history,
+    channels::replies,
+    events,
+    jobs::runs,
+    postgres::pool,
+    tenancy::{requests, sessions},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +55,7 @@ impl Retention {
             report("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
             report("job runs", self.sweep_runs(&pool, &shutdown).await);
             report("answered requests", sweep_requests(&pool, &shutdown).await);
+            report("expired sessions", sweep_sessions(&pool, &shutdown).await);
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(self.every) => {}
@@ -92,6 +98,12 @@ pub async fn sweep_requests(pool: &Pool, shutdown: &CancellationToken) -> Result
     sweep(pool, shutdown, tenants, |tenant| OldRows::Requests { tenant }).await
 }
 
+/// One pass over the expired sessions and login codes. Returns how many were removed.
+pub async fn sweep_sessions(pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+    let tenants = choose!(pool, sessions::tenants());
+    sweep(pool, shutdown, tenants, |tenant| OldRows::Sessions { tenant }).await
+}
+
 /// Removes the old rows, tenant by tenant. Returns how many were removed.
 async fn sweep(
     pool: &Pool,
@@ -116,6 +128,7 @@ enum OldRows {
     Messages { tenant: TenantId, older_than: Duration },
     Runs { tenant: TenantId, older_than: Duration },
     Requests { tenant: TenantId },
+    Sessions { tenant: TenantId },
 }
 
 impl OldRows {
@@ -148,6 +161,7 @@ impl OldRows {
             }
             Self::Runs { tenant, older_than } => runs::prune(connection, tenant, older_than, WINDOW).await?,
             Self::Requests { tenant } => requests::prune(connection, tenant, WINDOW).await?,
+            Self::Sessions { tenant } => sessions::prune(connection, tenant, WINDOW).await?,
         };
         Ok((removed, removed < i64::from(WINDOW)))
     }

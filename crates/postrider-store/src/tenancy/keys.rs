@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx;
 use postrider_model::{
-    ids::{ApiKeyId, TenantId},
-    tenancy::{ApiKeySecret, Role},
+    ids::{ApiKeyId, SessionId, TenantId},
+    tenancy::{ApiKeySecret, PersonName, Role},
 };
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -41,17 +41,41 @@ pub struct Caller {
     pub tenant_id: TenantId,
     /// Role of its key.
     pub role: Role,
+    /// Its session, if it signed in; `None` for a caller that sends the key itself.
+    pub session: Option<SessionId>,
+    /// The name that the person gave at sign-in. It is not verified.
+    #[serde(skip)]
+    pub name: Option<PersonName>,
 }
 
 impl Caller {
     /// Its name in the audit log.
     #[must_use]
     pub fn actor(&self) -> String {
-        format!("key:{}", self.key_id.0)
+        let key = self.key_id.0;
+        match self.name {
+            Some(name) => format!("key:{key}/{name}"),
+            None => format!("key:{key}"),
+        }
+    }
+
+    /// The right to act that long requests check again.
+    #[must_use]
+    pub fn credential(&self) -> Credential {
+        self.session.map_or(Credential::Key(self.key_id), Credential::Session)
     }
 }
 
-/// The reason why a key is refused.
+/// The right of a caller to act: its session, or else its key. A session is active only as long as its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Credential {
+    /// An API key.
+    Key(ApiKeyId),
+    /// A session.
+    Session(SessionId),
+}
+
+/// The reason why a key or a session is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// There is no such key.
@@ -63,6 +87,14 @@ pub enum Denied {
     /// It has expired.
     #[error("the API key has expired")]
     Expired,
+    /// The session was ended, revoked or has expired, or there never was one.
+    #[error("the session has ended; sign in again")]
+    SessionEnded,
+    /// The login code is not known.
+    #[error(
+        "the login code is not valid: a code works once and within a minute; `postrider dashboard` prints a new one"
+    )]
+    CodeUnknown,
 }
 
 /// Creates a key of the tenant and returns its secret, which is not stored.
@@ -151,29 +183,50 @@ pub async fn page(
         .collect())
 }
 
-/// The active ones among these keys of a tenant.
+/// The active ones among these keys and sessions of a tenant.
 pub async fn active(
     connection: &mut PgConnection,
     tenant: TenantId,
-    keys: &[ApiKeyId],
-) -> Result<Vec<ApiKeyId>, StoreError> {
-    let ids: Vec<uuid::Uuid> = keys.iter().map(|key| key.0).collect();
-    let active = sqlx::query_scalar!(
+    credentials: &[Credential],
+) -> Result<Vec<Credential>, StoreError> {
+    let (mut keys, mut sessions) = (Vec::new(), Vec::new());
+    for credential in credentials {
+        match credential {
+            Credential::Key(key) => keys.push(key.0),
+            Credential::Session(session) => sessions.push(session.0),
+        }
+    }
+    let rows = sqlx::query!(
         r#"
-        select id
-          from tenancy.api_keys
-         where tenant_id = $1
-           and id = any ($2)
-           and revoked_at is null
-           and (expires_at is null or expires_at > now())
+        select key.id as "id!", false as "is_session!"
+          from tenancy.api_keys as key
+         where key.tenant_id = $1
+           and key.id = any ($2)
+           and key.revoked_at is null
+           and (key.expires_at is null or key.expires_at > now())
+         union all
+        select session.id, true
+          from tenancy.sessions as session
+          join tenancy.api_keys as key on key.tenant_id = session.tenant_id
+                                      and key.id = session.key_id
+         where session.tenant_id = $1
+           and session.id = any ($3)
+           and session.expires_at > now()
+           and session.last_seen_at + session.idle_for > now()
+           and key.revoked_at is null
+           and (key.expires_at is null or key.expires_at > now())
         "#,
         tenant.0,
-        &ids,
+        &keys,
+        &sessions,
     )
     .fetch_all(unprepared(connection))
     .await
-    .map_err(StoreError::on("checking whether API keys are active"))?;
-    Ok(active.into_iter().map(ApiKeyId).collect())
+    .map_err(StoreError::on("checking whether API keys and sessions are active"))?;
+    let credential = |id: uuid::Uuid, is_session: bool| {
+        if is_session { Credential::Session(SessionId(id)) } else { Credential::Key(ApiKeyId(id)) }
+    };
+    Ok(rows.into_iter().map(|row| credential(row.id, row.is_session)).collect())
 }
 
 /// Revokes a key of the tenant, for ever. False when there is no such key.
@@ -209,7 +262,13 @@ pub async fn authenticate(
     .map_err(StoreError::on("checking the API key"))?;
     let Some(row) = row else { return Ok(Err(Denied::Unknown)) };
     Ok(match (row.state.as_str(), row.role.parse()) {
-        ("active", Ok(role)) => Ok(Caller { key_id: ApiKeyId(row.key_id), tenant_id: secret.tenant(), role }),
+        ("active", Ok(role)) => Ok(Caller {
+            key_id: ApiKeyId(row.key_id),
+            tenant_id: secret.tenant(),
+            role,
+            session: None,
+            name: None,
+        }),
         ("expired", _) => Err(Denied::Expired),
         ("revoked", _) => Err(Denied::Revoked),
         _ => Err(Denied::Unknown),

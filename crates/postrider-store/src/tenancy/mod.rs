@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`tenants`], [`keys`], [`accounts`] | tenants, their API keys and their accounts at providers |
+//! | [`sessions`] | sessions of the dashboard, and the codes that open one |
 //! | [`master_key`] | the key that secrets are sealed under, and its rotation |
 //! | [`audit`] | the audit logs |
 //! | [`requests`] | responses to requests that may be repeated |
@@ -17,5 +18,6 @@ pub mod installation;
 pub mod keys;
 pub mod master_key;
 pub mod requests;
+pub mod sessions;
 pub mod tenants;
 pub mod witness;

@@ -20,6 +20,10 @@ pub struct Api {
     pub invalid_keys_burst: u32,
     /// Proxies whose `X-Forwarded-For` names the client: addresses and networks, such as `10.0.0.0/8`.
     pub trusted_proxies: Vec<String>,
+    /// A session of the dashboard ends after so many hours without a request.
+    pub session_idle_hours: u32,
+    /// A session ends so many days after sign-in at the latest.
+    pub session_days_max: u32,
     /// Where the pages come from that may read answers in a browser, such as `https://desk.example`.
     pub cors_origins: Vec<String>,
     /// Most readers of event streams that one process has.
@@ -42,6 +46,8 @@ impl Default for Api {
             invalid_keys_per_second: 20,
             invalid_keys_burst: 100,
             trusted_proxies: Vec::new(),
+            session_idle_hours: 12,
+            session_days_max: 7,
             cors_origins: Vec::new(),
             readers_max: 10_000,
             readers_per_tenant_max: 5_000,
@@ -61,6 +67,8 @@ impl Api {
                 ("burst", u64::from(self.burst), 1..=1_000_000, ""),
                 ("invalid_keys_per_second", u64::from(self.invalid_keys_per_second), 0..=1_000_000, ""),
                 ("invalid_keys_burst", u64::from(self.invalid_keys_burst), 1..=1_000_000, ""),
+                ("session_idle_hours", u64::from(self.session_idle_hours), 1..=8_760, ""),
+                ("session_days_max", u64::from(self.session_days_max), 1..=365, ""),
                 ("readers_max", self.readers_max as u64, 1..=1_000_000, ""),
                 ("readers_per_tenant_max", self.readers_per_tenant_max as u64, 1..=1_000_000, ""),
                 ("keep_alive_seconds", self.keep_alive_seconds, 1..=3600, ""),

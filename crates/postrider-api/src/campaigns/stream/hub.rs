@@ -15,7 +15,7 @@ use std::{
 
 use axum::body::Bytes;
 use metrics::{Counter, Gauge};
-use postrider_model::ids::{ApiKeyId, CampaignId, TenantId};
+use postrider_model::ids::{CampaignId, TenantId};
 use postrider_store::{
     PgConnection, Pool, StoreError, Transaction,
     campaigns::history::{self, Extent},
@@ -23,7 +23,7 @@ use postrider_store::{
         pool,
         wakeups::{self, Wakeups},
     },
-    tenancy::keys::{self, Caller},
+    tenancy::keys::{self, Caller, Credential},
 };
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -35,8 +35,8 @@ use crate::common::error::{ApiError, ApiResult};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Minimum time between two polls, so that a busy campaign is read in batches.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
-/// How often to check that the readers' keys are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
-/// stay below the five seconds after which docs/stream.md says that a stream of a revoked key has ended.
+/// How often to check that the readers' keys and sessions are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
+/// stay below the five seconds after which docs/stream.md says that a stream of a revoked key or session has ended.
 const KEYS_EVERY: Duration = Duration::from_secs(2);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
@@ -88,12 +88,12 @@ struct Readers {
     tenants: HashMap<TenantId, Tenant>,
 }
 
-/// Feeds and keys of one tenant's readers, with the number of readers of each.
+/// Feeds, and keys or sessions, of one tenant's readers, with the number of readers of each.
 #[derive(Default)]
 struct Tenant {
     count: usize,
     feeds: HashMap<CampaignId, (usize, Arc<watch::Sender<Feed>>)>,
-    keys: HashMap<ApiKeyId, (usize, Arc<AtomicBool>)>,
+    keys: HashMap<Credential, (usize, Arc<AtomicBool>)>,
 }
 
 /// A campaign with readers, and its feed.
@@ -162,7 +162,7 @@ impl Hub {
             if began.duration_since(keys_checked_at) >= KEYS_EVERY {
                 keys_checked_at = began;
                 if let Err(error) = self.check_keys().await {
-                    tracing::warn!("failed to check the API keys of readers: {error}");
+                    tracing::warn!("failed to check the keys and sessions of readers: {error}");
                 }
             }
             if self.lock().count > 0 {
@@ -194,7 +194,7 @@ impl Hub {
         looked
     }
 
-    /// Ends the streams of keys that are not active any more; the same way.
+    /// Ends the streams of keys and sessions that are not active any more; the same way.
     async fn check_keys(&self) -> ApiResult<()> {
         let mut asked = Ok(());
         for (tenant, keys) in self.keys() {
@@ -208,10 +208,10 @@ impl Hub {
         &self,
         mut transaction: Transaction,
         tenant: TenantId,
-        keys: &HashMap<ApiKeyId, Arc<AtomicBool>>,
+        keys: &HashMap<Credential, Arc<AtomicBool>>,
     ) -> ApiResult<()> {
-        let ids: Vec<ApiKeyId> = keys.keys().copied().collect();
-        let active = keys::active(&mut transaction, tenant, &ids).await?;
+        let credentials: Vec<Credential> = keys.keys().copied().collect();
+        let active = keys::active(&mut transaction, tenant, &credentials).await?;
         pool::commit(transaction).await?;
         let mut any = false;
         for (_, is_out) in keys.iter().filter(|(id, _)| !active.contains(id)) {
@@ -249,12 +249,12 @@ impl Hub {
             .entry(extent.campaign)
             .or_insert_with(|| (0, Arc::new(watch::Sender::new(Feed::after(extent.newest)))));
         *of_feed += 1;
-        let (of_key, is_out) = tenant.keys.entry(caller.key_id).or_default();
+        let (of_key, is_out) = tenant.keys.entry(caller.credential()).or_default();
         *of_key += 1;
         let slot = ReaderSlot {
             hub: self.clone(),
             tenant: caller.tenant_id,
-            key: caller.key_id,
+            key: caller.credential(),
             campaign: extent.campaign,
             feed: feed.subscribe(),
             is_out: Arc::clone(is_out),
@@ -288,7 +288,7 @@ impl Hub {
         readers.tenants.iter().map(|(id, tenant)| (*id, of(tenant))).collect()
     }
 
-    fn keys(&self) -> Vec<(TenantId, HashMap<ApiKeyId, Arc<AtomicBool>>)> {
+    fn keys(&self) -> Vec<(TenantId, HashMap<Credential, Arc<AtomicBool>>)> {
         let readers = self.lock();
         let of =
             |tenant: &Tenant| tenant.keys.iter().map(|(id, (_, is_out))| (*id, Arc::clone(is_out))).collect();
@@ -395,7 +395,7 @@ async fn pull(
 pub(super) struct ReaderSlot {
     hub: Hub,
     tenant: TenantId,
-    key: ApiKeyId,
+    key: Credential,
     pub(super) campaign: CampaignId,
     pub(super) feed: watch::Receiver<Feed>,
     is_out: Arc<AtomicBool>,
@@ -406,7 +406,7 @@ impl ReaderSlot {
         &self.hub
     }
 
-    /// Whether the API key is no longer active.
+    /// Whether the API key or the session is no longer active.
     pub(super) fn is_out(&self) -> bool {
         self.is_out.load(Ordering::Relaxed)
     }

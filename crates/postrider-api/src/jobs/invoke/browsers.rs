@@ -1,4 +1,5 @@
-//! Pages may invoke functions from anywhere: keys are sent in a header that no browser adds by itself, and never as cookies.
+//! Pages may invoke functions from anywhere: keys are sent in a header that no browser adds by itself. A session's cookie, which a
+//! browser may add, counts only from a page of this server (`common/auth.rs`).
 //! Where the operator names origins, those hold here, too, and this does nothing.
 
 use axum::{
@@ -34,7 +35,8 @@ pub(crate) async fn open_to_pages(request: Request, next: Next) -> Response {
     response
 }
 
-fn is_invocation(uri: &Uri) -> bool {
+/// Whether a path is that of an invocation.
+pub(crate) fn is_invocation(uri: &Uri) -> bool {
     let parts: Vec<&str> = uri.path().split('/').collect();
     matches!(parts[..], ["", "api", "v2", "functions", _, "invoke"])
 }

@@ -12,6 +12,7 @@ use std::{fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use postrider_api::dashboard;
 use postrider_model::ids::{CampaignId, RunId, TenantId};
 use postrider_store::{
     Pool,
@@ -65,7 +66,10 @@ pub async fn run(args: DemoArgs, config: &Config) -> anyhow::Result<ExitCode> {
     };
     if std::io::stdout().is_terminal() && matches!(outcome, Ok(true)) {
         print_next_steps(&home, &server);
+        invite(&home).await?;
         interrupted.cancelled().await;
+    } else {
+        say_how_to_get_the_dashboard();
     }
     // In every case the server stops its cluster before its directory is removed.
     server.stop().await?;
@@ -336,4 +340,23 @@ fn print_next_steps(home: &Home, server: &Server) {
         server.database_url
     );
     message!("  curl {}/metrics", server.http_url);
+}
+
+/// Prints an address that signs in to the dashboard, or how to get the dashboard.
+async fn invite(home: &Home) -> anyhow::Result<()> {
+    if !dashboard::is_embedded() {
+        say_how_to_get_the_dashboard();
+        return Ok(());
+    }
+    message!("");
+    message!("Open the dashboard within a minute; the address signs in once:");
+    message!("  {}", home.output(&["dashboard"]).await?.trim());
+    message!("For another address: postrider --data-dir {} dashboard", home.data_dir().display());
+    Ok(())
+}
+
+fn say_how_to_get_the_dashboard() {
+    if !dashboard::is_embedded() {
+        message!("dashboard  not part of this program; `make dashboard`, then `make demo` builds it in");
+    }
 }

@@ -62,6 +62,17 @@ impl Home {
         Ok(())
     }
 
+    /// Runs a command without a word, and returns its output.
+    pub async fn output(&self, args: &[&str]) -> anyhow::Result<String> {
+        let child = self.own_program()?.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
+            .await
+            .context("the command did not end in time")??;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "`postrider {}` failed: {}", args.join(" "), stderr.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     fn own_program(&self) -> anyhow::Result<Command> {
         let mut command = own_program()?;
         command.arg("--config").arg(self.path.join("postrider.toml")).arg("--data-dir").arg(self.data_dir());

@@ -1,7 +1,8 @@
-//! `postrider tenants`, `keys`, `master-key`, `accounts` and `adopt`.
+//! `postrider tenants`, `keys`, `dashboard`, `master-key`, `accounts` and `adopt`.
 
 pub mod accounts;
 pub mod adopt;
+pub mod dashboard;
 pub mod keys;
 pub mod master_key;
 pub mod tenants;

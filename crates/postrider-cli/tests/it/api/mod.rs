@@ -22,6 +22,7 @@ mod phases;
 mod plans;
 mod runs;
 mod schemathesis;
+pub mod session;
 mod throttle;
 
 use anyhow::Context;

@@ -33,7 +33,7 @@ expected-statuses = ["2xx", "404", "409", "422"]
 include-operation-id = ["list_assets", "list_audit", "list_campaigns", "list_events", "list_in_doubt", "list_keys", "list_leads",
                         "list_provider_accounts", "list_runs", "list_run_items", "list_channel_links", "list_channel_executors",
                         "list_channel_messages", "list_channel_replies", "list_functions", "list_job_runs", "list_schedules",
-                        "list_schedule_firings", "list_sync_errors", "list_alerts", "list_decision_cards"]
+                        "list_schedule_firings", "list_sessions", "list_sync_errors", "list_alerts", "list_decision_cards"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
 # CSV is a text with rules of its own. Two imports of a tenant at a time are enough.
 [[operations]]
@@ -52,6 +52,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409",
 include-operation-id = "invoke_function"
 parameters = { "query.wait" = 0 }
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
+# No schema can describe a key or a code that is valid.
+[[operations]]
+include-operation-id = "create_session"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "422"]
 # Along links it would find its own key in the list, and revoke it.
 [[operations]]
 include-operation-id = "revoke_key"
@@ -90,6 +94,7 @@ fn dictionaries(stage: &Stage, things: &Things) -> anyhow::Result<String> {
         ("replies", json!([things.dead_reply]), "channels/outbox/\\\\{id"),
         ("functions", json!([things.jobs.function, "noop"]), "functions/\\\\{name"),
         ("job_runs", json!([things.jobs.run, things.jobs.failed_run]), "job-runs/\\\\{id"),
+        ("sessions", json!([things.session]), "sessions/\\\\{id"),
         ("schedules", json!([things.jobs.schedule]), "schedules/\\\\{id"),
         ("letters", json!([things.jobs.sync_error]), "sync-errors/\\\\{id"),
         ("cards", json!([things.jobs.card]), "decision-cards/\\\\{id"),

@@ -82,6 +82,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "tenancy/functions/guards.sql",
     Replaceable "tenancy/functions/transactions.sql",
     Replaceable "tenancy/functions/keys.sql",
+    Replaceable "tenancy/functions/sessions.sql",
     Replaceable "tenancy/functions/accounts.sql",
     Replaceable "tenancy/functions/requests.sql",
     Replaceable "tenancy/functions/master_key.sql",

@@ -127,6 +127,26 @@ async fn caller_input_forges_no_log_line_and_no_secret_is_printed() -> anyhow::R
         duel.stage.call("GET", "/whoami").header("authorization", &format!("Basic {admin}")).send()?.text(),
     );
 
+    // A sign-in has its secret in the body, and its answer one in a header.
+    let signed_in =
+        duel.stage.call("POST", "/session").json(&json!({ "key": new_key, "name": "canary" })).send()?;
+    told.push(signed_in.text());
+    let cookie =
+        signed_in.header("set-cookie").and_then(|cookie| cookie.split(';').next()).context("no cookie")?;
+    let token = cookie.split_once('=').context("no token")?.1.to_owned();
+    let with_cookie = || duel.stage.call("GET", "/whoami").header("cookie", cookie);
+    told.push(with_cookie().header("sec-fetch-site", "same-origin").send()?.text());
+    told.push(with_cookie().header("sec-fetch-site", "cross-site").send()?.text());
+    told.push(duel.stage.call("POST", "/session").json(&json!({ "key": mistyped })).send()?.text());
+    told.push(
+        duel.stage
+            .call("POST", "/session")
+            .json(&json!({ "code": new_key, "name": CANARY.repeat(9) }))
+            .send()?
+            .text(),
+    );
+    told.push(duel.stage.get(admin, "/sessions")?.text());
+
     // A stream of what somebody does with a secret in hand.
     let events = format!("/api/v2/campaigns/{}/events?after=0", owner.campaign);
     let mut reading = Reading::open(&duel.stage.server.http_url, &events, admin, &[]).await?;
@@ -143,7 +163,7 @@ async fn caller_input_forges_no_log_line_and_no_secret_is_printed() -> anyhow::R
         assert!(!line.contains(['\r', '\u{1b}', '\u{7}', '\u{8}']), "{line:?}");
     }
     let Tenant { viewer, operator, .. } = &owner.tenant;
-    let secrets = [CANARY, admin, &mistyped, viewer, operator, &new_key, crate::world::MASTER_KEY];
+    let secrets = [CANARY, admin, &mistyped, viewer, operator, &new_key, &token, crate::world::MASTER_KEY];
     for secret in secrets {
         for text in lines.iter().chain(&told) {
             assert!(!text.contains(secret), "a secret stands in: {text}");

@@ -66,6 +66,8 @@ pub enum Names {
     NewFunction,
     Run,
     Schedule,
+    /// A session that somebody opened.
+    Session,
     /// An account that nothing uses.
     SpareAccount,
     /// A dead letter.
@@ -99,8 +101,11 @@ pub const ATTACKS: &[Attack] = &[
     // Nor does anybody chat there.
     attack("receive_channel_webhook", Needs::Signature, Names::Account, Sent::Bytes(b"{}"), 404),
     attack("verify_channel_webhook", Needs::Signature, Names::Account, Sent::Nothing, 404),
+    // The key is in the body.
+    attack("create_session", Needs::Nothing, Names::Nothing, Sent::Json(|things| json!({ "key": things.tenant.viewer, "name": format!("{}-person", things.mark) })), 200),
     attack("whoami", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_keys", ADMIN, Names::Nothing, Sent::Nothing, 200),
+    attack("list_sessions", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_provider_accounts", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_audit", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_events", VIEWER, Names::Nothing, Sent::Nothing, 200),
@@ -171,6 +176,9 @@ pub const ATTACKS: &[Attack] = &[
     attack("put_function", ADMIN, Names::NewFunction, Sent::Json(|_| jobs::noop()), 201),
     attack("remove_function", ADMIN, Names::Function, Sent::Nothing, 204),
     attack("create_key", ADMIN, Names::Nothing, Sent::Json(|_| json!({ "name": "new", "role": "viewer" })), 201),
+    // A request with a key has none to end.
+    attack("end_session", VIEWER, Names::Nothing, Sent::Nothing, 204),
+    attack("revoke_session", ADMIN, Names::Session, Sent::Nothing, 204),
     attack("revoke_key", ADMIN, Names::Key, Sent::Nothing, 204),
     attack("create_provider_account", ADMIN, Names::Nothing, Sent::Json(|_| account("new")), 201),
     attack("update_provider_account", ADMIN, Names::Account, Sent::Json(|_| json!({ "limits": { "daily": 7 } })), 200),
@@ -213,6 +221,7 @@ pub struct Things {
     pub lead: String,
     pub link: String,
     pub run: String,
+    pub session: String,
     /// The campaign of that run.
     pub delivery: String,
 }
@@ -236,6 +245,11 @@ impl Things {
             events.push(stage.post(&operator, "/events", &event)?.expect(201)?["id"].to_string());
         }
         let key = make(&admin, "/keys", &json!({ "name": format!("{mark}-spare"), "role": "admin" }))?;
+        let mut sessions = Vec::new();
+        for n in 0..2 {
+            let sign_in = json!({ "key": tenant.admin, "name": format!("{mark}-person-{n}") });
+            sessions.push(stage.call("POST", "/session").json(&sign_in).send()?.expect(200)?);
+        }
         // Two runs of two items each, all of them in doubt.
         let (mut runs, mut items) = (Vec::new(), Vec::new());
         for n in 0..2 {
@@ -279,6 +293,7 @@ impl Things {
             lead: id(&found["items"][0])?,
             link: links[0].0.to_string(),
             run,
+            session: id(&sessions.remove(0)["session"])?,
             delivery,
             tenant,
         })
@@ -306,6 +321,7 @@ impl Things {
             Names::NewFunction => &self.jobs.new_function,
             Names::Run => &self.run,
             Names::Schedule => &self.jobs.schedule,
+            Names::Session => &self.session,
             Names::SpareAccount => &self.spare_account,
             Names::SyncError => &self.jobs.sync_error,
         }
@@ -328,11 +344,11 @@ impl Things {
     /// Texts that no other tenant may ever see.
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
-        let Self { channel_message, dead_reply, executor, link, .. } = self;
+        let Self { channel_message, dead_reply, executor, link, session, .. } = self;
         let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery];
         let ids = ids
             .into_iter()
-            .chain([channel_message, dead_reply, executor, link])
+            .chain([channel_message, dead_reply, executor, link, session])
             .chain(self.jobs.ids())
             .cloned();
         let tenant =

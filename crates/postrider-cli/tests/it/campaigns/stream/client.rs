@@ -155,8 +155,10 @@ pub async fn ask(
     }
     let mut stream = socket.connect(address).await?;
     let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n{headers}\r\n");
+    // With a session there is no key.
+    let authorization =
+        if key.is_empty() { String::new() } else { format!("authorization: Bearer {key}\r\n") };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}{headers}\r\n");
     stream.write_all(request.as_bytes()).await?;
     Ok(stream)
 }

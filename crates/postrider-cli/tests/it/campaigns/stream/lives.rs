@@ -10,6 +10,7 @@ use postrider_store::{postgres::pool, tenancy::keys};
 
 use super::{Stage, client::Reading, sequence};
 use crate::{
+    api::session::{OWN_PAGE, sign_in},
     postgres::Postgres,
     world::{MASTER_KEY, Server, World, eventually, postrider, run},
 };
@@ -73,6 +74,37 @@ async fn a_stream_ends_with_its_key() -> anyhow::Result<()> {
     }
     stage.write(1).await?;
     assert_eq!(sequence(&going_on.event().await?)?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_session_and_with_the_key_of_its_session() -> anyhow::Result<()> {
+    let stage = Stage::with("keep_alive_seconds = 3600").await?;
+    let tenant = &stage.api.acme;
+    let revoke_session =
+        |id: &str| stage.api.call("DELETE", &format!("/sessions/{id}")).key(&tenant.admin).send();
+    let revoke_key = |id: &str| stage.api.call("DELETE", &format!("/keys/{id}")).key(&tenant.admin).send();
+    for way in ["session", "key"] {
+        let cookie = sign_in(&stage.api, &serde_json::json!({ "key": tenant.operator }))?;
+        let headers = [("cookie", cookie.as_str()), OWN_PAGE];
+        let mut reading = Reading::open(stage.url(), &stage.path(), "", &headers).await?;
+        assert_eq!(reading.status, 200);
+        let whoami = headers
+            .iter()
+            .fold(stage.api.call("GET", "/whoami"), |call, (name, value)| call.header(name, value));
+        let me = whoami.send()?.expect(200)?;
+        let revoked = match way {
+            "session" => revoke_session(me["session"]["id"].as_str().unwrap())?,
+            _ => revoke_key(me["key_id"].as_str().unwrap())?,
+        };
+        revoked.expect(204)?;
+        let last = reading.rest().await?.pop().unwrap();
+        assert_eq!((last.event.as_deref(), &last.json()?["reason"]), (Some("bye"), &"key".into()), "{way}");
+    }
+    // Another page of the browser opens no stream.
+    let cookie = sign_in(&stage.api, &serde_json::json!({ "key": tenant.viewer }))?;
+    let foreign = [("cookie", cookie.as_str()), ("sec-fetch-site", "cross-site")];
+    assert_eq!(Reading::open(stage.url(), &stage.path(), "", &foreign).await?.status, 403);
     Ok(())
 }
 

@@ -171,6 +171,12 @@ async fn hashes_and_sealed_secrets_are_not_read_by_those_who_serve() -> anyhow::
         ("postrider_app", "tenancy.api_keys", "key_hash"),
         ("postrider_worker", "tenancy.api_keys", "key_hash"),
         ("postrider_read", "tenancy.api_keys", "key_hash"),
+        ("postrider_app", "tenancy.sessions", "token_hash"),
+        ("postrider_worker", "tenancy.sessions", "token_hash"),
+        ("postrider_read", "tenancy.sessions", "token_hash"),
+        ("postrider_app", "tenancy.login_codes", "code_hash"),
+        ("postrider_worker", "tenancy.login_codes", "code_hash"),
+        ("postrider_read", "tenancy.login_codes", "code_hash"),
         ("postrider_app", "tenancy.provider_accounts", "sealed_secret"),
         ("postrider_read", "tenancy.provider_accounts", "sealed_secret"),
         ("postrider_app", "channels.channel_executors", "sealed_secret"),
@@ -187,7 +193,7 @@ async fn hashes_and_sealed_secrets_are_not_read_by_those_who_serve() -> anyhow::
             format!("select whole from {table} as whole"),
             format!("select to_jsonb(whole) from {table} as whole"),
             format!("select count(*) from {table} where {secret} is not null"),
-            format!("select id from {table} order by {secret}"),
+            format!("select tenant_id from {table} order by {secret}"),
             format!("copy {table} to stdout"),
         ] {
             assert_eq!(attempt(&client, own, &attack).await?.code, "42501", "{role}: {attack}");

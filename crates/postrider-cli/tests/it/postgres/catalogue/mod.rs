@@ -143,8 +143,10 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "m10_recovery.outbox",
             "tenancy.api_keys",
             "tenancy.audit_log",
+            "tenancy.login_codes",
             "tenancy.provider_accounts",
             "tenancy.requests",
+            "tenancy.sessions",
             "tenancy.tenants",
             "tenancy.workspaces",
         ]

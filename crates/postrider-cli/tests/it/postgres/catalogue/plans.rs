@@ -9,7 +9,8 @@ use crate::{
     world::World,
 };
 
-const TABLES: [&str; 4] = ["api_keys", "requests", "provider_accounts", "audit_log"];
+const TABLES: [&str; 6] =
+    ["api_keys", "sessions", "login_codes", "requests", "provider_accounts", "audit_log"];
 
 /// Runs a step, and fails when it read more rows than this.
 async fn frugal(client: &mut PgConnection, role: &str, sql: &str, most: i64) -> anyhow::Result<Vec<String>> {
@@ -43,6 +44,17 @@ async fn serve(client: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
             2,
         ),
         ("app", format!("select state from tenancy.authenticate_api_key('{tenant}', {hash})"), "active", 4),
+        (
+            "app",
+            format!(
+                "select (tenancy.open_session('{tenant}', '{key}', '{key}', {hash}, 'ann', '1 hour', '1 day', 'me') > now())::text"
+            ),
+            "true",
+            3,
+        ),
+        ("app", format!("select state from tenancy.authenticate_session('{tenant}', {hash})"), "active", 6),
+        ("app", format!("select tenancy.end_session('{tenant}', '{key}', 'me')::text"), "true", 2),
+        ("app", format!("select count(*)::text from tenancy.use_login_code('{tenant}', {hash})"), "0", 2),
         ("app", format!("select state from tenancy.begin_request('{tenant}', 'new', {hash})"), "fresh", 2),
         (
             "app",
@@ -82,12 +94,14 @@ async fn serve(client: &mut PgConnection, tenant: Uuid) -> anyhow::Result<()> {
         ),
         ("app", format!("select tenancy.revoke_api_key('{tenant}', '{key}', 'me')::text"), "true", 4),
         ("worker", format!("select tenancy.prune_requests('{tenant}', 10)::text"), "0", 3),
+        ("worker", format!("select tenancy.prune_sessions('{tenant}', 10)::text"), "0", 3),
     ] {
         let said = frugal(client, role, &sql, most).await?;
         anyhow::ensure!(said == [answer], "{sql}: {said:?}");
     }
-    frugal(client, "worker", "select id::text from tenancy.tenants_with_old_requests() as old (id)", 6)
-        .await?;
+    for old in ["tenants_with_old_requests", "tenants_with_old_sessions"] {
+        frugal(client, "worker", &format!("select id::text from tenancy.{old}() as old (id)"), 6).await?;
+    }
     execute(&mut *client, "rollback").await?;
     Ok(())
 }
@@ -105,6 +119,10 @@ async fn fill(admin: &PgPool, tenant: Uuid) -> Result<(), sqlx::Error> {
     let sql = format!(
         "insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash)
          select gen_random_uuid(), '{tenant}', at::text, 'viewer', 'h', sha256(at::text::bytea) from generate_series(1, 5000) as at;
+         insert into tenancy.sessions (id, tenant_id, key_id, token_hash, idle_for, expires_at)
+         select gen_random_uuid(), '{tenant}', id, key_hash, '1 hour', now() + interval '1 day' from tenancy.api_keys where tenant_id = '{tenant}';
+         insert into tenancy.login_codes (tenant_id, code_hash, key_id, expires_at)
+         select '{tenant}', key_hash, id, now() + interval '1 minute' from tenancy.api_keys where tenant_id = '{tenant}';
          insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
          select gen_random_uuid(), '{tenant}', workspace.id, at::text, 'sim', 'x'
            from generate_series(1, 5000) as at, tenancy.workspaces as workspace where workspace.tenant_id = '{tenant}';

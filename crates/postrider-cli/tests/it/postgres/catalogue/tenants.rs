@@ -49,6 +49,7 @@ const CHOICES: &[&str] = &[
     "tenancy.sealed_keys",
     "tenancy.sealed_values",
     "tenancy.tenants_with_old_requests",
+    "tenancy.tenants_with_old_sessions",
 ];
 
 /// Functions that change rows of several tenants in one transaction; each row comes with its tenant. Sorted.
@@ -106,6 +107,7 @@ const UNFILTERED: &[(&str, &str)] = &[
 /// Functions that the app may call with the id of any tenant, and the reason.
 const FOR_ANY_TENANT: &[(&str, &str)] = &[
     ("tenancy.authenticate_api_key", "the hash of the key proves the right to act for its tenant"),
+    ("tenancy.authenticate_session", "the hash of the token proves the right to act for its tenant"),
     ("tenancy.verified_tenant_id", "checks the signature of the tenant"),
 ];
 

@@ -70,6 +70,10 @@ impl Tenant {
         let rows = format!(
             "insert into tenancy.api_keys (id, tenant_id, name, role, hint, key_hash)
              values ('{key}', '{id}', '{name}', 'admin', 'pr_abc', sha256('{name}'));
+             insert into tenancy.sessions (id, tenant_id, key_id, token_hash, idle_for, expires_at)
+             values (gen_random_uuid(), '{id}', '{key}', sha256('{name}'), '1 hour', now() + interval '1 day');
+             insert into tenancy.login_codes (tenant_id, code_hash, key_id, expires_at)
+             values ('{id}', sha256('{name}'), '{key}', now() + interval '1 minute');
              insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
              values ('{account}', '{id}', '{workspace}', '{name}', 'smtp', 'sealed');
              insert into tenancy.requests (tenant_id, idempotency_key, fingerprint, status) values ('{id}', 'key', sha256(''), 201)"
