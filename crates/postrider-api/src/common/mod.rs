@@ -4,6 +4,7 @@ pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod docs;
 pub(crate) mod error;
+pub(crate) mod filters;
 pub(crate) mod health;
 pub(crate) mod listener;
 pub(crate) mod paging;

@@ -6,8 +6,7 @@ use postrider_model::{
     campaigns::{JobOutcome, JobStatus},
     ids::{JobId, LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
 };
-use serde_json::value::RawValue;
-use sqlx::{PgConnection, types::Json};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::{
@@ -44,7 +43,7 @@ pub struct Whole {
     /// The lead. A post to the public has none.
     pub lead: Option<Lead>,
     /// The content of the asset that its run sends.
-    pub content: Box<RawValue>,
+    pub content: serde_json::Value,
     /// The fingerprint of the message that was reserved.
     pub message_hash: Option<Vec<u8>>,
     /// Its doubt, if it is in doubt.
@@ -181,7 +180,7 @@ pub async fn read(
         },
         account: named(row.provider_account_id, row.account_name, row.account_provider),
         moved_to: row.moved_to_account_id.and_then(|id| named(id, row.other_name, row.other_provider)),
-        content: row.content.0,
+        content: row.content,
         message_hash: row.message_hash,
         item: Item {
             id: OutboxId(row.id),
