@@ -46,7 +46,6 @@ pub(crate) struct EventBody {
 /// Details of an event. A newer version may add fields.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct EventPayload {
     /// The state of the phase after the event.
     #[schema(nullable = false)]
@@ -79,7 +78,6 @@ pub(crate) struct EventPayload {
 /// Counts of the phase's newest run in a progress event. A phase that another service carries out has none.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "only its schema is used")]
 pub(crate) struct EventRun {
     id: Uuid,
     intended: i64,

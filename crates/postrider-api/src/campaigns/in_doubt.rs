@@ -5,7 +5,11 @@ pub(crate) mod many;
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_engine::campaigns::resolver::{SettledBy, settled_by, settled_in};
-use postrider_model::{Channel, campaigns::ItemStatus, ids::{CampaignId, OutboxId, RunId}};
+use postrider_model::{
+    Channel,
+    campaigns::ItemStatus,
+    ids::{CampaignId, OutboxId, RunId},
+};
 use postrider_store::{
     StoreError,
     campaigns::{
@@ -254,7 +258,10 @@ pub(crate) async fn resolve(
 /// Wakes the workers, because send jobs may be able to end now. The resolution is committed, so a hint that fails is not an error.
 async fn wake_workers(app: &App) {
     if let Err(error) = hint(app).await {
-        tracing::warn!(?error, "workers were not woken after items were resolved; their poll finds the send jobs");
+        tracing::warn!(
+            ?error,
+            "workers were not woken after items were resolved; their poll finds the send jobs"
+        );
     }
 }
 

@@ -23,8 +23,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use self::bodies::{CertificateBody, FailureBody, RunWithProgress, TraceBody};
 pub(crate) use self::bodies::{AuditLineBody, ItemBody, RunBody};
+use self::bodies::{CertificateBody, FailureBody, RunWithProgress, TraceBody};
 use crate::common::{paging::by_age, words};
 use crate::{
     App,
@@ -238,7 +238,8 @@ pub(crate) async fn failures(
     find(reading.connection(), caller.tenant_id, id).await?;
     let failures = failures::list(reading.connection(), caller.tenant_id, id).await.map_err(|error| {
         if error.is_timeout() {
-            let problem = "the run has too many failed items to group them within 5 s; export the failed items";
+            let problem =
+                "the run has too many failed items to group them within 5 s; export the failed items";
             return ApiError::unprocessable("id", problem);
         }
         error.into()

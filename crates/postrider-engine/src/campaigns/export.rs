@@ -124,7 +124,9 @@ fn push_cell(line: &mut String, text: &str) {
 /// Whether a spreadsheet takes the text for a formula. Some of them skip blanks, and take full-width signs for plain ones.
 fn is_formula(text: &str) -> bool {
     text.starts_with(['\t', '\r', '\n'])
-        || text.trim_start().starts_with(['=', '+', '-', '@', '|', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}'])
+        || text
+            .trim_start()
+            .starts_with(['=', '+', '-', '@', '|', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}'])
 }
 
 fn push_json(lines: &mut String, item: &Item) {

@@ -120,8 +120,7 @@ impl Export {
     async fn page(mut self) -> Result<(String, Self), StoreError> {
         let after = self.next.take().flatten();
         let mut transaction = pool::begin_as(&self.pool, self.tenant).await?;
-        let items =
-            items::page(&mut transaction, self.tenant, self.run, &self.filter, after, PAGE).await?;
+        let items = items::page(&mut transaction, self.tenant, self.run, &self.filter, after, PAGE).await?;
         pool::commit(transaction).await?;
         let is_full = i64::try_from(items.len()).is_ok_and(|count| count == PAGE);
         self.next = items.last().filter(|_| is_full).map(|last| Some((last.job_position, last.id)));

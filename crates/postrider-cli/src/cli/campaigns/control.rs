@@ -248,7 +248,11 @@ fn print_dry_run(
     }
     output::line(standing.status)?;
     if !would_change {
-        message!("phase `{phase}` of `{}` is {} already; nothing would change", campaign.name, standing.status);
+        message!(
+            "phase `{phase}` of `{}` is {} already; nothing would change",
+            campaign.name,
+            standing.status
+        );
         return Ok(());
     }
     let items = standing.items.unwrap_or_default();

@@ -15,7 +15,8 @@ async fn the_lines_of_both_logs_are_filtered() -> anyhow::Result<()> {
     let (run, item) = doubt(&stage, &stage.acme, "spring").await?;
     let settled = json!({ "as": "sent", "note": "their log has it" });
     stage.post(&stage.acme.operator, &format!("/in-doubt/{item}/resolve"), &settled)?.expect(200)?;
-    let made = stage.post(&stage.acme.admin, "/keys", &json!({ "name": "desk", "role": "viewer" }))?.expect(201)?;
+    let made =
+        stage.post(&stage.acme.admin, "/keys", &json!({ "name": "desk", "role": "viewer" }))?.expect(201)?;
     let key = made["id"].as_str().unwrap_or_default().to_owned();
     let actor = stage.get(&stage.acme.operator, "/whoami")?.expect(200)?["key_id"].clone();
     let actor = format!("key:{}", actor.as_str().unwrap_or_default());

@@ -76,7 +76,8 @@ async fn a_dry_run_of_a_retry_counts_the_failed_items() -> anyhow::Result<()> {
     let campaign = ended(&stage, "failed").await?;
     let before = census(&stage.admin).await?;
     let path = format!("/campaigns/{campaign}/phases/mail/retry?dry_run=true");
-    let answer = stage.post(&stage.acme.operator, &path, &json!({ "expected_state": "failed" }))?.expect(200)?;
+    let answer =
+        stage.post(&stage.acme.operator, &path, &json!({ "expected_state": "failed" }))?.expect(200)?;
     assert_eq!((&answer["wouldChange"], &answer["items"]), (&json!(true), &json!(1)), "{answer}");
     assert_eq!(census(&stage.admin).await?, before);
     Ok(())
@@ -124,7 +125,10 @@ async fn a_phase_in_the_target_state_would_not_change() -> anyhow::Result<()> {
     assert_eq!((&start["wouldChange"], &start["status"]), (&json!(false), &json!("in_progress")));
     let pause = ask("pause")?;
     assert_eq!((&pause["wouldChange"], &pause["status"]), (&json!(true), &json!("in_progress")));
-    assert_eq!((&pause["runId"], &pause["items"], &pause["inFlight"]), (&json!(run), &json!(3), &Value::Null));
+    assert_eq!(
+        (&pause["runId"], &pause["items"], &pause["inFlight"]),
+        (&json!(run), &json!(3), &Value::Null)
+    );
     Ok(())
 }
 

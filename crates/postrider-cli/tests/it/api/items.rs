@@ -49,7 +49,10 @@ async fn an_item_is_shown_with_everything_that_is_known_about_it() -> anyhow::Re
         assert_eq!(&shown["item"][member], value, "{member} is as in the list");
     }
     let actions = column(shown["audit"].as_array().context("a log")?, "action");
-    assert!(actions.contains(&"item.in_doubt".to_owned()) && actions.contains(&"job.locked".to_owned()), "{actions:?}");
+    assert!(
+        actions.contains(&"item.in_doubt".to_owned()) && actions.contains(&"job.locked".to_owned()),
+        "{actions:?}"
+    );
 
     // A callback that proves nothing yet, then a person's finding.
     let callback = format!(
@@ -65,7 +68,10 @@ async fn an_item_is_shown_with_everything_that_is_known_about_it() -> anyhow::Re
     let callback = &shown["callbacks"][0];
     assert_eq!((&callback["message_id"], &callback["proves_action"]), (&json!("m-7"), &json!(false)));
     let last = shown["audit"].as_array().and_then(|lines| lines.last()).context("a line")?;
-    assert_eq!((&last["action"], &last["note"]), (&json!("item.resolved_as_sent"), &json!("their log has it")));
+    assert_eq!(
+        (&last["action"], &last["note"]),
+        (&json!("item.resolved_as_sent"), &json!("their log has it"))
+    );
 
     let beta = stage.tenant("beta").await?;
     let calls = [("GET", "/items/{id}", Value::Null)];
@@ -79,7 +85,10 @@ async fn an_item_says_whether_its_message_is_still_the_one_that_was_reserved() -
     account(&stage, &stage.acme).await?;
     let (_, item) = doubt(&stage, &stage.acme, "spring").await?;
     let matches = || {
-        anyhow::Ok(stage.get(&stage.acme.viewer, &format!("/items/{item}"))?.expect(200)?["item"]["message_matches"].clone())
+        anyhow::Ok(
+            stage.get(&stage.acme.viewer, &format!("/items/{item}"))?.expect(200)?["item"]["message_matches"]
+                .clone(),
+        )
     };
     let set = async |hash: &str| {
         let sql = format!(
@@ -162,7 +171,8 @@ async fn items_are_found_by_recipient_send_job_and_error() -> anyhow::Result<()>
     let stage = Stage::new().await?;
     let (run, items) = failed(&stage).await?;
     let path = format!("/runs/{run}/items");
-    let job = stage.get(&stage.acme.viewer, &format!("/items/{}", items[1][0]))?.expect(200)?["job"]["id"].clone();
+    let job =
+        stage.get(&stage.acme.viewer, &format!("/items/{}", items[1][0]))?.expect(200)?["job"]["id"].clone();
     let job = job.as_str().context("an id")?;
     for (query, expected) in [
         ("recipient=spring-000007@example.org".to_owned(), 1),
@@ -257,7 +267,11 @@ async fn the_items_of_a_run_are_exported_and_no_cell_is_a_formula() -> anyhow::R
     assert!(rows.iter().any(|row| row["recipient"] == "+4930901820"), "a program gets texts as they are");
 
     for (query, field) in [("format=xlsx", "format"), ("status=lost", "status"), ("limit=1", "limit")] {
-        assert_eq!(stage.get(&stage.acme.operator, &format!("{path}?{query}"))?.field(400)?, field, "{query}");
+        assert_eq!(
+            stage.get(&stage.acme.operator, &format!("{path}?{query}"))?.field(400)?,
+            field,
+            "{query}"
+        );
     }
     stage.get(&stage.acme.viewer, &path)?.problem(403)?;
     let beta = stage.tenant("beta").await?;

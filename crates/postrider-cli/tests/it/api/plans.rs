@@ -246,7 +246,10 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     let from = Some((200, OutboxId(Uuid::nil())));
     let state = |state| items::Filter { state: Some(state), ..items::Filter::default() };
     let of_job = |position: i32| {
-        let sql = format!("select id from execution.job_queue where run_id = '{}' and position = {position}", run.0);
+        let sql = format!(
+            "select id from execution.job_queue where run_id = '{}' and position = {position}",
+            run.0
+        );
         sqlx::query_scalar::<_, Uuid>(sqlx::AssertSqlSafe(sql)).fetch_one(&stage.admin)
     };
     let job = Some(postrider_model::ids::JobId(of_job(200).await?));
@@ -277,7 +280,8 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     })
     .await?;
     let failed = "select id::text from execution.channel_outbox where status = 'failed'";
-    let failed = OutboxId(texts(&stage.admin, format!("{failed} and run_id = '{}'", run.0)).await?[0].parse()?);
+    let failed =
+        OutboxId(texts(&stage.admin, format!("{failed} and run_id = '{}'", run.0)).await?[0].parse()?);
     assert_cheap(&stage, "one item", 1, 40, async |connection, tenant| {
         Ok(item::read(connection, tenant, failed).await?.into_iter().collect::<Vec<_>>())
     })
@@ -294,7 +298,11 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     }
     for (what, filter, most) in [
         ("the log of campaigns", audit::Filter::default(), SIZE),
-        ("the log by action", audit::Filter { action: Some("frequent".to_owned()), ..audit::Filter::default() }, 2 * SIZE),
+        (
+            "the log by action",
+            audit::Filter { action: Some("frequent".to_owned()), ..audit::Filter::default() },
+            2 * SIZE,
+        ),
         (
             "the log about an item",
             audit::Filter { subject: Some(format!("item:{}", failed.0)), ..audit::Filter::default() },
@@ -320,7 +328,11 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
             doubts::Filter { campaign: Some(CampaignId(campaign)), ..doubts::Filter::default() },
             full,
         ),
-        ("doubts of a vendor", doubts::Filter { provider: Some("smtp".to_owned()), ..doubts::Filter::default() }, 0),
+        (
+            "doubts of a vendor",
+            doubts::Filter { provider: Some("smtp".to_owned()), ..doubts::Filter::default() },
+            0,
+        ),
         ("doubts by their end", doubts::Filter { settled: Some(settled), ..doubts::Filter::default() }, full),
         ("doubts that are quiet", quiet(true), 0),
         ("doubts that are not quiet", quiet(false), full),

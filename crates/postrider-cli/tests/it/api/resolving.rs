@@ -105,19 +105,19 @@ async fn of_many_items_a_refused_one_leaves_the_others_settled() -> anyhow::Resu
         json!({ "outbox_id": items[2], "provider_message_id": "m-2" }),
     ];
     let answer = resolve(&stage, "sent", &given)?.expect(200)?;
-    let expected: Vec<Value> =
-        [0, 1, 2].map(|n| json!({ "outbox_id": items[n], "status": "sent" })).into();
+    let expected: Vec<Value> = [0, 1, 2].map(|n| json!({ "outbox_id": items[n], "status": "sent" })).into();
     assert_eq!(answer["resolved"], json!(expected));
     let refused = answer["refused"].as_array().cloned().unwrap_or_default();
-    assert_eq!(
-        column(&refused, "outbox_id"),
-        [UNKNOWN.to_owned(), theirs.to_string(), items[0].to_string()]
-    );
+    assert_eq!(column(&refused, "outbox_id"), [UNKNOWN.to_owned(), theirs.to_string(), items[0].to_string()]);
     let reasons = column(&refused, "reason");
     assert_eq!(reasons[0].replace(UNKNOWN, "…"), reasons[1].replace(&theirs.to_string(), "…"));
     assert!(reasons[2].contains("is sent already"), "{reasons:?}");
     assert_eq!(
-        stage.count("select count(*) from execution.channel_outbox where provider_message_id in ('m-0', 'm-2')").await?,
+        stage
+            .count(
+                "select count(*) from execution.channel_outbox where provider_message_id in ('m-0', 'm-2')"
+            )
+            .await?,
         2
     );
     let logged = "select count(*) from execution.campaign_audit_log
@@ -146,7 +146,12 @@ async fn a_repeated_request_settles_nothing_twice() -> anyhow::Result<()> {
     let given: Vec<Value> = items.iter().map(|item| json!({ "outbox_id": item })).collect();
     let body = json!({ "as": "sent", "note": "their log", "items": given });
     let send = || {
-        stage.call("POST", "/in-doubt/resolve").key(&stage.acme.operator).idempotency_key("k").json(&body).send()
+        stage
+            .call("POST", "/in-doubt/resolve")
+            .key(&stage.acme.operator)
+            .idempotency_key("k")
+            .json(&body)
+            .send()
     };
     let first = send()?.expect(200)?;
     assert_eq!(first["resolved"].as_array().map(Vec::len), Some(2));

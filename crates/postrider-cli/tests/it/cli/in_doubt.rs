@@ -243,7 +243,8 @@ async fn json_and_the_table_agree_on_who_settles_a_doubt() -> anyhow::Result<()>
 }
 
 #[tokio::test]
-async fn several_items_are_resolved_with_one_finding_and_a_refused_one_leaves_the_others() -> anyhow::Result<()> {
+async fn several_items_are_resolved_with_one_finding_and_a_refused_one_leaves_the_others()
+-> anyhow::Result<()> {
     let stage = Stage::new(5).await?;
     stage.deploy_spring(500).await?;
     let worker = stage.worker("hand").await?;
@@ -261,7 +262,10 @@ async fn several_items_are_resolved_with_one_finding_and_a_refused_one_leaves_th
 
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("found.txt");
-    std::fs::write(&file, format!("# from their log\n{} m-2\n{}\n\nitem_{},m-3\n", given[2], given[0], given[3]))?;
+    std::fs::write(
+        &file,
+        format!("# from their log\n{} m-2\n{}\n\nitem_{},m-3\n", given[2], given[0], given[3]),
+    )?;
     let file = file.display().to_string();
     let some = resolve(&["--file", &file, "--json"])?;
     assert_eq!(some.code, 1, "{}", some.stderr);

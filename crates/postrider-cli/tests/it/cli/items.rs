@@ -12,7 +12,11 @@ async fn ended(stage: &Stage) -> anyhow::Result<Uuid> {
     let job = worker.claim().await?;
     let items = worker.reserve(&job, 3).await?;
     worker
-        .settle(&[(items[0], "sent", "m-1"), (items[1], "failed", "=mailbox full"), (items[2], "sent", "m-3")])
+        .settle(&[
+            (items[0], "sent", "m-1"),
+            (items[1], "failed", "=mailbox full"),
+            (items[2], "sent", "m-3"),
+        ])
         .await?;
     worker.complete(&job).await?;
     stage
@@ -41,7 +45,10 @@ async fn the_items_of_a_run_are_exported() -> anyhow::Result<()> {
         assert_refused(&stage.run(&["campaign", command, &unknown])?, "there is no run `run_");
         assert_misused(&stage.run(&["campaign", command, "spring"])?, "is not a run id");
     }
-    assert_misused(&stage.run(&["campaign", "export", &run, "--format", "xlsx"])?, "possible values: csv, ndjson");
+    assert_misused(
+        &stage.run(&["campaign", "export", &run, "--format", "xlsx"])?,
+        "possible values: csv, ndjson",
+    );
     Ok(())
 }
 
@@ -75,8 +82,14 @@ async fn a_dry_run_counts_and_changes_nothing() -> anyhow::Result<()> {
         assert_eq!(told[member], expected, "{member}: {told}");
     }
     // A failed phase is retried, not rerun.
-    assert_refused(&stage.run(&["campaign", "rerun", "spring", "--dry-run", "--phase", "mail"])?, "cannot rerun");
-    assert_misused(&stage.run(&["campaign", "rerun", "spring", "--dry-run", "--yes"])?, "cannot be used with");
+    assert_refused(
+        &stage.run(&["campaign", "rerun", "spring", "--dry-run", "--phase", "mail"])?,
+        "cannot rerun",
+    );
+    assert_misused(
+        &stage.run(&["campaign", "rerun", "spring", "--dry-run", "--yes"])?,
+        "cannot be used with",
+    );
     assert_eq!(stage.world.dump().await?, before);
     Ok(())
 }
@@ -99,7 +112,9 @@ async fn a_dry_run_of_a_rerun_counts_the_second_messages() -> anyhow::Result<()>
         .await?;
     let before = stage.world.dump().await?;
     let told = succeeded(stage.run(&["campaign", "rerun", "spring", "--dry-run"])?)?;
-    assert!(told.stderr.starts_with("3 items would be sent, 3 of them to people who got this message before"));
+    assert!(
+        told.stderr.starts_with("3 items would be sent, 3 of them to people who got this message before")
+    );
     assert_eq!(stage.json(&["campaign", "rerun", "spring", "--dry-run"])?["second_messages"], 3);
     assert_eq!(stage.world.dump().await?, before);
     Ok(())

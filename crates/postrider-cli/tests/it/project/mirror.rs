@@ -53,7 +53,12 @@ fn the_dashboard_s_machines_are_the_model_s() -> anyhow::Result<()> {
     // Several steps lead from one state to another.
     let mut steps: Vec<_> = events::TRANSITIONS.iter().map(|(from, _, to)| (*from, *to)).collect();
     let mut seen = Vec::new();
-    steps.retain(|step| !seen.contains(step) && { seen.push(*step); true });
+    steps.retain(|step| {
+        !seen.contains(step) && {
+            seen.push(*step);
+            true
+        }
+    });
     constant(&mut text, "EVENT_TRANSITIONS", &steps)?;
     compare("src/model/machines.gen.ts", &text)
 }

@@ -1,10 +1,6 @@
 //! Resolves several items with one finding.
 
-use std::{
-    io::Read,
-    path::Path,
-    process::ExitCode,
-};
+use std::{io::Read, path::Path, process::ExitCode};
 
 use anyhow::Context;
 use postrider_model::ids::{OutboxId, TenantId};
@@ -38,9 +34,10 @@ fn parse(text: &str, resolved_as: ResolvedAs) -> anyhow::Result<Vec<Found>> {
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|(n, line)| {
-            let (id, message_id) = line
-                .split_once(|c: char| c == ',' || c.is_whitespace())
-                .map_or((line, ""), |(id, rest)| (id, rest.trim_matches(|c: char| c == ',' || c.is_whitespace())));
+            let (id, message_id) =
+                line.split_once(|c: char| c == ',' || c.is_whitespace()).map_or((line, ""), |(id, rest)| {
+                    (id, rest.trim_matches(|c: char| c == ',' || c.is_whitespace()))
+                });
             let id: OutboxId = id.parse().with_context(|| format!("line {n}"))?;
             anyhow::ensure!(
                 message_id.is_empty() || resolved_as == ResolvedAs::Sent,
