@@ -11,7 +11,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 # The files of the dashboard are part of the program. With the hash of its page cargo compiles them again if and only if they changed.
 CARGO = env $$(scripts/dashboard env) cargo
 
-.PHONY: help setup demo build dashboard dashboard-test screens test check lint test-only crash crash-replies crash-jobs fuzz bench schema sqlx clean
+.PHONY: help setup demo build dashboard dashboard-test screens test check lint test-only crash crash-replies crash-jobs fuzz bench mirror schema sqlx clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -89,6 +89,9 @@ bench: ## Compare the speed with raw SQL, on a temporary cluster
 sqlx: ## Write .sqlx again, after a change of a query or of sql/
 	@scripts/setup
 	@scripts/sqlx update
+
+mirror: ## Write the dashboard's copies of the state machines and of the OpenAPI document again
+	UPDATE_DASHBOARD=1 cargo test --quiet -p postrider-cli --test it -- project::mirror
 
 schema: ## Write sql/schema.sql again, after a change of sql/
 	@scripts/setup

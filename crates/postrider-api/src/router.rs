@@ -25,7 +25,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     App,
-    campaigns::{self, assets, callbacks, in_doubt, leads, phases, runs, stream},
+    campaigns::{
+        self, assets, callbacks, history,
+        in_doubt::{self, many},
+        items, leads, phases,
+        runs::{self, export},
+        stream,
+    },
     channels::{executors, ingress, links, messages, outbox},
     common::{
         body::BODY_BYTES_MAX,
@@ -89,13 +95,18 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))
         .routes(routes!(campaigns::get))
+        .routes(routes!(history::list))
         .routes(routes!(runs::list))
         .routes(routes!(runs::get))
         .routes(routes!(runs::list_items))
+        .routes(routes!(runs::failures))
+        .routes(routes!(export::export))
+        .routes(routes!(items::get))
         .routes(routes!(runs::launch))
         .routes(routes!(runs::trace))
         .routes(routes!(in_doubt::list))
         .routes(routes!(in_doubt::resolve))
+        .routes(routes!(many::resolve))
         .routes(routes!(links::list, links::create))
         .routes(routes!(links::remove))
         .routes(routes!(executors::list, executors::put))

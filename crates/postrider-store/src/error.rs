@@ -169,6 +169,12 @@ impl StoreError {
         self.is_outage() || self.sqlstate().is_some_and(passes)
     }
 
+    /// Whether the statement took longer than its transaction allows.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.sqlstate().is_some_and(|code| code == "57014")
+    }
+
     /// The server's code, where it answered with one.
     #[must_use]
     pub fn sqlstate(&self) -> Option<String> {

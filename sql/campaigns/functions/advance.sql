@@ -46,8 +46,9 @@ begin
                    and item.run_id = any (v_runs)
                  group by item.recipient_id) as lead;
     end if;
-    perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
-                                       100.0 * (v_items.went_well + v_items.failed) / v_all);
+    perform execution.note_counted_progress(p_tenant_id, v_phase.campaign_id, p_phase_id,
+                                            100.0 * (v_items.went_well + v_items.failed) / v_all,
+                                            execution.run_counts(p_tenant_id, v_run.id));
     perform execution.enter_phase_state(
         p_tenant_id, v_phase.campaign_id, p_phase_id,
         case

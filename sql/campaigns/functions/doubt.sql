@@ -174,6 +174,67 @@ comment on function execution.resolve_in_doubt(uuid, uuid, text, text, text, tex
 revoke all on function execution.resolve_in_doubt(uuid, uuid, text, text, text, text) from public;
 grant execute on function execution.resolve_in_doubt(uuid, uuid, text, text, text, text) to postrider_app;
 
+create or replace function execution.resolve_many_in_doubt(
+    p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text)
+returns table (outbox_id uuid, status text, refusal text)
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_job_ids uuid[];
+    v_item record;
+    v_hint text;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    if coalesce(cardinality(p_outbox_ids), 0) not between 1 and 1000
+       or cardinality(p_outbox_ids) is distinct from cardinality(p_provider_message_ids)
+    then
+        raise exception 'between 1 and 1000 items are resolved at a time, each with a message id or null'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Lock the jobs of all items in the order of their ids, so that two such calls cannot block each other.
+    v_job_ids := array(
+        select distinct item.job_id
+          from execution.channel_outbox as item
+         where item.tenant_id = p_tenant_id
+           and item.id = any (p_outbox_ids));
+    perform
+       from execution.job_queue as job
+      where job.tenant_id = p_tenant_id
+        and job.id = any (v_job_ids)
+      order by job.id
+        for no key update;
+    for v_item in
+        select given.id, given.message_id
+          from unnest(p_outbox_ids, p_provider_message_ids) with ordinality as given (id, message_id, place)
+         order by given.place
+    loop
+        -- Each item has a savepoint: the refusal of one leaves the others settled.
+        begin
+            outbox_id := v_item.id;
+            refusal := null;
+            status := execution.settle_in_doubt(p_tenant_id, v_item.id, p_as, v_item.message_id, p_note, p_actor);
+        exception
+            when invalid_parameter_value or no_data_found then
+                get stacked diagnostics v_hint = pg_exception_hint;
+                status := null;
+                refusal := sqlerrm || coalesce('. ' || nullif(v_hint, ''), '');
+        end;
+        return next;
+    end loop;
+end
+$$;
+comment on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], text, text) is
+    'Settles up to 1000 items in doubt of the tenant, on behalf of a person. Returns one row per item, in the given '
+    'order: the status of a settled item, or the reason why the item was refused.';
+revoke all on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], text, text) from public;
+grant execute on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], text, text) to postrider_app;
+
 create or replace function execution.record_callback(
     p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean)
 returns text

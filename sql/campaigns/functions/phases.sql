@@ -84,7 +84,7 @@ begin
             else 'phase_started'
         end,
         jsonb_strip_nulls(jsonb_build_object('status', v_status, 'previousStatus', v_before, 'trigger', p_trigger,
-                                             'runId', p_run_id)) || coalesce(p_details, '{}'));
+                                             'runId', p_run_id, 'actor', p_actor)) || coalesce(p_details, '{}'));
     if p_trigger in ('start', 'retry', 'rerun') then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
     end if;

@@ -1,6 +1,22 @@
 -- Progress of phases: counted for deliveries, reported for external phases.
 
-create or replace function execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric)
+create or replace function execution.run_counts(p_tenant_id uuid, p_run_id uuid)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+               'id', progress.run_id, 'intended', progress.intended, 'succeeded', progress.succeeded, 'failed', progress.failed,
+               'skipped', progress.skipped, 'inDoubt', progress.in_doubt, 'inFlight', progress.in_flight)
+      from execution.run_progress(p_tenant_id, array[p_run_id]) as progress
+$$;
+comment on function execution.run_counts(uuid, uuid) is
+    'Returns the counts of a run''s items as progress events carry them. Null if the tenant has no such run.';
+revoke all on function execution.run_counts(uuid, uuid) from public;
+
+create or replace function execution.note_counted_progress(
+    p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric, p_run jsonb)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -40,13 +56,28 @@ begin
          where tenant_id = p_tenant_id
            and id = p_campaign_id;
         perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
-                                     jsonb_build_object('progressPercentage', v_progress));
+                                     jsonb_strip_nulls(jsonb_build_object('progressPercentage', v_progress, 'run', p_run)));
     end if;
 end
 $$;
+comment on function execution.note_counted_progress(uuid, uuid, uuid, numeric, jsonb) is
+    'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. The '
+    'event carries the counts of the phase''s run, if p_run has them. A value that comes too early waits in '
+    'progress_reported for the next event. The caller has locked the campaign.';
+revoke all on function execution.note_counted_progress(uuid, uuid, uuid, numeric, jsonb) from public;
+
+create or replace function execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform execution.note_counted_progress(p_tenant_id, p_campaign_id, p_phase_id, p_progress, null);
+end
+$$;
 comment on function execution.note_progress_of(uuid, uuid, uuid, numeric) is
-    'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. A '
-    'value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
+    'Records the progress of a phase as note_counted_progress does, without the counts of a run. The caller has locked '
+    'the campaign.';
 revoke all on function execution.note_progress_of(uuid, uuid, uuid, numeric) from public;
 
 create or replace function execution.report_progress(
@@ -159,7 +190,9 @@ declare
     v_phase_ids uuid[] := '{}'::uuid[];
     v_run_ids uuid[] := '{}'::uuid[];
     v_progress numeric[] := '{}'::numeric[];
+    v_counts jsonb[] := '{}'::jsonb[];
     v_done numeric;
+    v_run jsonb;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     for v_due in
@@ -184,16 +217,27 @@ begin
          order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
+        v_run := execution.run_counts(
+            p_tenant_id,
+            coalesce(v_due.run_id,
+                     -- A report waits for its event: that of an external phase, which has no run, or the end of a delivery.
+                     (select run.id
+                        from execution.campaign_runs as run
+                       where run.tenant_id = p_tenant_id
+                         and run.phase_id = v_due.phase_id
+                       order by run.number desc
+                       limit 1)));
         if v_due.run_id is not null then
             -- The end of the phase reports the last tenth of a percent.
-            select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
-              into v_done
-              from execution.run_progress(p_tenant_id, array[v_due.run_id]) as progress;
+            v_done := least(99.9,
+                            100.0 * ((v_run ->> 'succeeded')::bigint + (v_run ->> 'failed')::bigint + (v_run ->> 'skipped')::bigint)
+                            / (v_run ->> 'intended')::bigint);
         end if;
         v_campaign_ids := v_campaign_ids || v_due.campaign_id;
         v_phase_ids := v_phase_ids || v_due.phase_id;
         v_run_ids := v_run_ids || v_due.run_id;
         v_progress := v_progress || v_done;
+        v_counts := array_append(v_counts, v_run);
     end loop;
     for n in 1..cardinality(v_campaign_ids) loop
         perform
@@ -204,8 +248,8 @@ begin
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
-        perform execution.note_progress_of(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
-                                           coalesce(phase.progress_reported, v_progress[n]))
+        perform execution.note_counted_progress(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
+                                                coalesce(phase.progress_reported, v_progress[n]), v_counts[n])
            from execution.campaign_phases as phase
           where phase.tenant_id = p_tenant_id
             and phase.id = v_phase_ids[n]

@@ -1,19 +1,25 @@
-//! Items in doubt: the provider may or may not have acted.
+//! Items in doubt: the provider may or may not have acted. `many.rs` settles many at a time.
+
+pub(crate) mod many;
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
-use postrider_model::{Channel, campaigns::ItemStatus, ids::OutboxId};
+use postrider_engine::campaigns::resolver::{SettledBy, settled_by, settled_in};
+use postrider_model::{
+    Channel,
+    campaigns::ItemStatus,
+    ids::{CampaignId, OutboxId, RunId},
+};
 use postrider_store::{
     StoreError,
     campaigns::{
-        doubts::{self, Doubt, Resolution},
+        doubts::{self, Doubt, Filter, Resolution},
         items, send_jobs,
     },
     postgres::pool,
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::common::{paging::by_age, words};
@@ -23,7 +29,8 @@ use crate::{
         auth::{Operator, Viewer},
         body::{Body, Path, Query},
         error::{ApiError, ApiResult},
-        paging::{self, Page, PageQuery},
+        filters,
+        paging::{self, Page},
         requests::{Reading, Repeatable, Writing},
     },
 };
@@ -143,24 +150,60 @@ pub(crate) struct Resolved {
     status: ItemStatus,
 }
 
+/// Filters for the items in doubt.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DoubtQuery {
+    /// Only of this run.
+    run_id: Option<Uuid>,
+    /// Only of this campaign.
+    campaign_id: Option<Uuid>,
+    /// Only of this vendor.
+    #[param(min_length = 1, max_length = 500)]
+    provider: Option<String>,
+    /// Only those that will be settled in one of these ways: `repeat`, `look_up`, `callback` and `person`, with commas between them.
+    #[param(
+        example = "repeat,look_up",
+        pattern = "^(repeat|look_up|callback|person)(,(repeat|look_up|callback|person))*$"
+    )]
+    settled_by: Option<String>,
+    /// Only those that may be resolved as `failed` now, or only the others.
+    is_quiet: Option<bool>,
+    /// Maximum number of items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
 /// Lists the tenant's items in doubt, the longest reserved first.
 #[utoipa::path(
     get,
     path = "/in-doubt",
     operation_id = "list_in_doubt",
     tag = "in doubt",
-    params(PageQuery),
+    params(DoubtQuery),
     responses((status = 200, description = "A page of items", body = Page<DoubtBody>)),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     Viewer(caller): Viewer,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<DoubtQuery>,
 ) -> ApiResult<Json<Page<DoubtBody>>> {
     let size = paging::size(query.limit)?;
     let after = by_age::<OutboxId>(query.cursor.as_deref())?;
+    let ways = filters::words("settled_by", query.settled_by.as_deref(), SettledBy::ALL)?;
+    let filter = Filter {
+        run: query.run_id.map(RunId),
+        campaign: query.campaign_id.map(CampaignId),
+        provider: filters::text("provider", query.provider)?,
+        settled: (!ways.is_empty()).then(|| settled_in(&ways, &app.adapters)),
+        is_quiet: query.is_quiet,
+    };
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
-    let doubts = doubts::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
+    let doubts = doubts::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;
     let show = |doubt: Doubt| {
         let settled_by = settled_by(&doubt, &app.adapters);
         DoubtBody::of(doubt, settled_by)
@@ -208,14 +251,18 @@ pub(crate) async fn resolve(
             error => error.into(),
         })?;
     let response = writing.answer(StatusCode::OK, &Resolved { outbox_id: id.0, status }).await?;
-    // The send job may be able to end now. The resolution is committed, so a hint that fails is not an error.
-    if let Err(error) = hint(&app).await {
+    wake_workers(&app).await;
+    Ok(response)
+}
+
+/// Wakes the workers, because send jobs may be able to end now. The resolution is committed, so a hint that fails is not an error.
+async fn wake_workers(app: &App) {
+    if let Err(error) = hint(app).await {
         tracing::warn!(
             ?error,
-            "workers were not woken after item {id} was resolved; their poll finds the send job"
+            "workers were not woken after items were resolved; their poll finds the send jobs"
         );
     }
-    Ok(response)
 }
 
 async fn hint(app: &App) -> Result<(), StoreError> {
@@ -226,20 +273,28 @@ async fn hint(app: &App) -> Result<(), StoreError> {
 
 impl Verdict {
     fn check(&self) -> ApiResult<()> {
-        if self.note.trim().is_empty() || self.note.len() > NOTE_BYTES_MAX {
-            let problem =
-                format!("say in 1 to {NOTE_BYTES_MAX} bytes how it is known what became of the item");
-            return Err(ApiError::unprocessable("note", problem));
-        }
-        let Some(message_id) = &self.provider_message_id else { return Ok(()) };
-        if self.r#as == ResolvedAs::Failed {
-            let problem = "belongs to an item that was sent; leave it out, or resolve as `sent`";
-            return Err(ApiError::unprocessable("provider_message_id", problem));
-        }
-        if message_id.is_empty() || message_id.len() > MESSAGE_ID_BYTES_MAX {
-            let problem = format!("has 1 to {MESSAGE_ID_BYTES_MAX} bytes; leave it out when it is not known");
-            return Err(ApiError::unprocessable("provider_message_id", problem));
-        }
-        Ok(())
+        check_note(&self.note)?;
+        check_message_id("provider_message_id", self.r#as, self.provider_message_id.as_deref())
     }
+}
+
+fn check_note(note: &str) -> ApiResult<()> {
+    if note.trim().is_empty() || note.len() > NOTE_BYTES_MAX {
+        let problem = format!("say in 1 to {NOTE_BYTES_MAX} bytes how it is known what became of the item");
+        return Err(ApiError::unprocessable("note", problem));
+    }
+    Ok(())
+}
+
+fn check_message_id(field: &str, resolved_as: ResolvedAs, message_id: Option<&str>) -> ApiResult<()> {
+    let Some(message_id) = message_id else { return Ok(()) };
+    if resolved_as == ResolvedAs::Failed {
+        let problem = "belongs to an item that was sent; leave it out, or resolve as `sent`";
+        return Err(ApiError::unprocessable(field, problem));
+    }
+    if message_id.is_empty() || message_id.len() > MESSAGE_ID_BYTES_MAX {
+        let problem = format!("has 1 to {MESSAGE_ID_BYTES_MAX} bytes; leave it out when it is not known");
+        return Err(ApiError::unprocessable(field, problem));
+    }
+    Ok(())
 }

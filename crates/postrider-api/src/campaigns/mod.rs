@@ -2,7 +2,9 @@
 
 pub(crate) mod assets;
 pub(crate) mod callbacks;
+pub(crate) mod history;
 pub(crate) mod in_doubt;
+pub(crate) mod items;
 pub(crate) mod leads;
 pub(crate) mod limits;
 pub(crate) mod phases;
@@ -19,13 +21,13 @@ use postrider_model::{
 };
 use postrider_store::{
     PgConnection,
-    campaigns::{self, Campaign, Listed, ListedPhase, NewCampaign, NewPhase, PhaseState},
+    campaigns::{self, Campaign, Filter, Listed, ListedPhase, NewCampaign, NewPhase, PhaseState},
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error as _, Unexpected},
 };
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::{
@@ -34,7 +36,8 @@ use crate::{
         auth::{Operator, Viewer},
         body::{Body, Object, Path, Query},
         error::{ApiError, ApiResult},
-        paging::{self, Page, PageQuery},
+        filters,
+        paging::{self, Page},
         requests::{Reading, Repeatable, Writing},
     },
 };
@@ -183,8 +186,15 @@ pub(crate) struct CampaignBody {
 #[schema(as = PhaseInList)]
 pub(crate) struct ListedPhaseBody {
     phase: String,
+    #[schema(value_type = words::PhaseKind)]
+    kind: PhaseKind,
+    /// Channel on which people are reached. A delivery has one.
+    #[schema(value_type = Option<words::Channel>)]
+    channel: Option<Channel>,
     #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
+    #[schema(minimum = 0, maximum = 100)]
+    progress_percentage: f64,
 }
 
 /// A campaign with its phases. Its status shows their progress.
@@ -243,7 +253,13 @@ impl From<Campaign> for CampaignBody {
 
 impl From<Listed> for ListedBody {
     fn from(listed: Listed) -> Self {
-        let phase = |ListedPhase { phase, status }| ListedPhaseBody { phase, status };
+        let phase = |ListedPhase { phase, kind, channel, status, progress }| ListedPhaseBody {
+            phase,
+            kind,
+            channel,
+            status,
+            progress_percentage: progress,
+        };
         Self { campaign: listed.campaign.into(), phases: listed.phases.into_iter().map(phase).collect() }
     }
 }
@@ -301,24 +317,51 @@ pub(crate) async fn create(
     writing.answer(StatusCode::CREATED, &made).await
 }
 
+/// Filters for the list of campaigns.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CampaignQuery {
+    /// Only with this text in their name, in any case.
+    #[param(min_length = 1, max_length = 500)]
+    q: Option<String>,
+    /// Only with a phase in one of these states: `not_started`, `in_progress`, `paused`, `completed` and `failed`, with commas between
+    /// them.
+    #[param(
+        example = "in_progress,paused",
+        pattern = "^(not_started|in_progress|paused|completed|failed)(,(not_started|in_progress|paused|completed|failed))*$"
+    )]
+    phase_status: Option<String>,
+    /// Maximum number of items of the page.
+    #[param(minimum = 1, maximum = 200, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    #[param(min_length = 1, max_length = 1024, pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
+}
+
 /// The tenant's campaigns, newest first.
 #[utoipa::path(
     get,
     path = "/campaigns",
     operation_id = "list_campaigns",
     tag = "campaigns",
-    params(PageQuery),
+    params(CampaignQuery),
     responses((status = 200, description = "A page of campaigns", body = Page<ListedBody>)),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     Viewer(caller): Viewer,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<CampaignQuery>,
 ) -> ApiResult<Json<Page<ListedBody>>> {
     let size = paging::size(query.limit)?;
     let after = by_age::<CampaignId>(query.cursor.as_deref())?;
+    let filter = Filter {
+        name_contains: filters::text("q", query.q)?,
+        phase_statuses: filters::words("phase_status", query.phase_status.as_deref(), PhaseStatus::ALL)?,
+    };
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
-    let rows = campaigns::page(reading.connection(), caller.tenant_id, after, size + 1).await?;
+    let rows = campaigns::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;
     let key = |listed: &Listed| (listed.campaign.created_at, listed.campaign.id);
     reading.page(rows, size, key, ListedBody::from).await
 }

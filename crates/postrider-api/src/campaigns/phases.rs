@@ -7,7 +7,7 @@ use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use postrider_model::{
     campaigns::{PhaseKind, PhaseStatus, PhaseTrigger},
-    ids::CampaignId,
+    ids::{CampaignId, TenantId},
 };
 use postrider_store::{
     StoreError,
@@ -19,7 +19,7 @@ use postrider_store::{
     postgres::pool,
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::common::words;
@@ -27,7 +27,7 @@ use crate::{
     App,
     common::{
         auth::{Operator, Viewer},
-        body::{Body, MaybeBody, Path},
+        body::{Body, MaybeBody, Path, Query},
         error::{ApiError, ApiResult},
         requests::{Repeatable, Taken, Writing, replay},
     },
@@ -180,8 +180,12 @@ pub(crate) struct ControlAnswer {
     phase: String,
     #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
-    /// Whether this request changed the phase. Otherwise it was in the target state already.
+    /// Whether this request changed the phase. Otherwise it was in the target state already, or this was a dry run.
     changed: bool,
+    /// For a dry run: whether the control would change the phase. `items` and `secondMessages` are those that it would have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    would_change: Option<bool>,
     /// The number of the event about the change; that of the campaign's newest event, when nothing was changed.
     sequence: i64,
     /// Controls that are allowed now.
@@ -205,6 +209,7 @@ impl ControlAnswer {
             phase: phase.to_owned(),
             status: standing.status,
             changed,
+            would_change: None,
             sequence: standing.sequence,
             allowed: standing.status.allowed(standing.kind).collect(),
             run_id: standing.run_id.map(|run| run.0),
@@ -213,6 +218,18 @@ impl ControlAnswer {
             in_flight: standing.in_flight,
         }
     }
+}
+
+/// The way in which a control is carried out.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ControlQuery {
+    /// Executes the control and rolls it back: nothing changes, and the answer has the counts that the control would have. The
+    /// `Idempotency-Key` is not used.
+    #[serde(default)]
+    #[param(required = false)]
+    dry_run: bool,
 }
 
 /// Starts, pauses, resumes, retries or reruns a phase; completes or fails one that another service carries out.
@@ -225,6 +242,7 @@ impl ControlAnswer {
         ("id" = Uuid, Path, description = "The campaign's id"),
         ("phase" = String, Path, description = "The phase's name", pattern = "^[a-z0-9][a-z0-9_-]{0,62}$"),
         ("control" = words::PhaseTrigger, Path, description = "The control"),
+        ControlQuery,
         Repeatable,
     ),
     request_body(content = Option<ControlRequest>),
@@ -237,12 +255,25 @@ pub(crate) async fn control(
     State(app): State<App>,
     Operator(caller): Operator,
     Path((campaign, phase, word)): Path<(CampaignId, String, String)>,
+    Query(query): Query<ControlQuery>,
     MaybeBody { value: request, fingerprint }: MaybeBody<ControlRequest>,
 ) -> ApiResult<Response> {
     let trigger: PhaseTrigger = word.parse().map_err(|_| ApiError::NotFound("control"))?;
     let request = request.unwrap_or_default();
     if request.reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON_MAX) {
         return Err(ApiError::unprocessable("reason", format!("has at most {REASON_MAX} characters")));
+    }
+    let actor = caller.actor();
+    let control = Control {
+        campaign,
+        phase: &phase,
+        trigger,
+        expected: request.expected_state,
+        reason: request.reason.as_deref(),
+        actor: &actor,
+    };
+    if query.dry_run {
+        return dry_run(&app, caller.tenant_id, control).await;
     }
     let is_pause = trigger == PhaseTrigger::Pause;
     let exact = async || {
@@ -263,15 +294,6 @@ pub(crate) async fn control(
         }
         Taken::Fresh(writing) => writing,
     };
-    let actor = caller.actor();
-    let control = Control {
-        campaign,
-        phase: &phase,
-        trigger,
-        expected: request.expected_state,
-        reason: request.reason.as_deref(),
-        actor: &actor,
-    };
     let (changed, standing) = match phases::apply(writing.connection(), caller.tenant_id, control).await? {
         Controlled::Changed(standing) => (true, standing),
         Controlled::Unchanged(standing) => (false, standing),
@@ -286,6 +308,24 @@ pub(crate) async fn control(
         return Ok(response);
     }
     answer.in_flight = Some(exact().await?);
+    Ok(axum::response::IntoResponse::into_response(Json(answer)))
+}
+
+async fn dry_run(app: &App, tenant: TenantId, control: Control<'_>) -> ApiResult<Response> {
+    let controlled = phases::dry_run(&app.pool, tenant, control).await.map_err(|error| {
+        if error.is_timeout() {
+            let problem = "there are too many items to count exactly within 5 s, or another control of the campaign takes long";
+            return ApiError::unprocessable("dry_run", problem);
+        }
+        error.into()
+    })?;
+    let (would_change, standing) = match controlled {
+        Controlled::Changed(standing) => (true, standing),
+        Controlled::Unchanged(standing) => (false, standing),
+        refused => return Err(refusal(refused)),
+    };
+    let answer = ControlAnswer::new(control.campaign, control.phase, false, &standing);
+    let answer = ControlAnswer { would_change: Some(would_change), ..answer };
     Ok(axum::response::IntoResponse::into_response(Json(answer)))
 }
 

@@ -1,16 +1,19 @@
 //! Runs: list, show, their items, their launch certificate, their trace.
 
 mod bodies;
+pub(crate) mod export;
 
 use axum::{Json, extract::State};
+use jiff::Timestamp;
 use postrider_model::{
-    campaigns::{ItemStatus, RunStatus},
-    ids::{CampaignId, OutboxId, RunId, TenantId},
+    Channel,
+    campaigns::{ItemStatus, RunCause, RunStatus},
+    ids::{CampaignId, JobId, OutboxId, RunId, TenantId},
 };
 use postrider_store::{
     PgConnection,
     campaigns::{
-        self, RunState,
+        self, RunState, failures,
         items::{self, State as InState},
         runs::{self, Filter, Run},
         trace::{self, Subject},
@@ -20,7 +23,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use self::bodies::{CertificateBody, ItemBody, RunBody, RunWithProgress, TraceBody};
+pub(crate) use self::bodies::{AuditLineBody, ItemBody, RunBody};
+use self::bodies::{CertificateBody, FailureBody, RunWithProgress, TraceBody};
 use crate::common::{paging::by_age, words};
 use crate::{
     App,
@@ -28,6 +32,7 @@ use crate::{
         auth::Viewer,
         body::{Path, Query},
         error::{ApiError, ApiResult},
+        filters,
         paging::{self, Page},
         requests::Reading,
     },
@@ -48,6 +53,19 @@ pub(crate) struct RunQuery {
     /// Only those in this state.
     #[param(value_type = Option<words::RunStatus>)]
     status: Option<RunStatus>,
+    /// Only on this channel.
+    #[param(value_type = Option<words::Channel>)]
+    channel: Option<Channel>,
+    /// Only at this vendor.
+    #[param(min_length = 1, max_length = 500)]
+    provider: Option<String>,
+    /// Only with this cause.
+    #[param(value_type = Option<words::RunCause>)]
+    cause: Option<RunCause>,
+    /// Only those created at this time or later.
+    created_after: Option<Timestamp>,
+    /// Only those created before this time.
+    created_before: Option<Timestamp>,
     /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
@@ -72,9 +90,17 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Page<RunBody>>> {
     let size = paging::size(query.limit)?;
     let after = by_age::<RunId>(query.cursor.as_deref())?;
-    let filter = Filter { campaign: query.campaign_id.map(CampaignId), status: query.status };
+    let filter = Filter {
+        campaign: query.campaign_id.map(CampaignId),
+        status: query.status,
+        channel: query.channel,
+        provider: filters::text("provider", query.provider)?,
+        cause: query.cause,
+        created_after: filters::time("created_after", query.created_after)?,
+        created_before: filters::time("created_before", query.created_before)?,
+    };
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
-    let rows = runs::page(reading.connection(), caller.tenant_id, filter, after, size + 1).await?;
+    let rows = runs::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;
     reading.page(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from).await
 }
 
@@ -107,6 +133,14 @@ pub(crate) struct ItemQuery {
     /// Only those in this state.
     #[param(inline, value_type = Option<words::ItemState>)]
     status: Option<ItemState>,
+    /// Only to this address; the text must match exactly.
+    #[param(min_length = 1, max_length = 500)]
+    recipient: Option<String>,
+    /// Only of this send job.
+    job_id: Option<Uuid>,
+    /// Only with this text in their error, in any case.
+    #[param(min_length = 1, max_length = 500)]
+    error_contains: Option<String>,
     /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
@@ -149,7 +183,10 @@ impl From<ItemState> for InState {
     operation_id = "list_run_items",
     tag = "runs",
     params(("id" = Uuid, Path, description = "The run's id"), ItemQuery),
-    responses((status = 200, description = "A page of items", body = Page<ItemBody>)),
+    responses(
+        (status = 200, description = "A page of items", body = Page<ItemBody>),
+        (status = 422, description = "The run has too many items to search for a recipient or an error"),
+    ),
 )]
 pub(crate) async fn list_items(
     State(app): State<App>,
@@ -159,11 +196,56 @@ pub(crate) async fn list_items(
 ) -> ApiResult<Json<Page<ItemBody>>> {
     let size = paging::size(query.limit)?;
     let after: Option<(i32, OutboxId)> = paging::decode(query.cursor.as_deref())?;
-    let state = query.status.map(InState::from);
+    let filter = items::Filter {
+        state: query.status.map(InState::from),
+        recipient: filters::address("recipient", query.recipient)?,
+        job: query.job_id.map(JobId),
+        error_contains: filters::text("error_contains", query.error_contains)?,
+    };
+    let searched = if filter.recipient.is_some() { "recipient" } else { "error_contains" };
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     find(reading.connection(), caller.tenant_id, id).await?;
-    let rows = items::page(reading.connection(), caller.tenant_id, id, state, after, size + 1).await?;
+    let rows = items::page(reading.connection(), caller.tenant_id, id, &filter, after, size + 1)
+        .await
+        .map_err(|error| match error {
+            error if error.is_timeout() => ApiError::unprocessable(
+                searched,
+                "the run has too many items to search them within 5 s; add `job_id` or `status`, or export the items",
+            ),
+            error => error.into(),
+        })?;
     reading.page(rows, size, |item| (item.job_position, item.id), ItemBody::from).await
+}
+
+/// The most frequent errors of a run's failed items, at most 50, each with the number of items and three of them.
+#[utoipa::path(
+    get,
+    path = "/runs/{id}/failures",
+    operation_id = "list_run_failures",
+    tag = "runs",
+    params(("id" = Uuid, Path, description = "The run's id")),
+    responses(
+        (status = 200, description = "The errors, the most frequent first", body = Vec<FailureBody>),
+        (status = 422, description = "The run has too many failed items to group them"),
+    ),
+)]
+pub(crate) async fn failures(
+    State(app): State<App>,
+    Viewer(caller): Viewer,
+    Path(id): Path<RunId>,
+) -> ApiResult<Json<Vec<FailureBody>>> {
+    let mut reading = Reading::begin(&app, caller.tenant_id).await?;
+    find(reading.connection(), caller.tenant_id, id).await?;
+    let failures = failures::list(reading.connection(), caller.tenant_id, id).await.map_err(|error| {
+        if error.is_timeout() {
+            let problem =
+                "the run has too many failed items to group them within 5 s; export the failed items";
+            return ApiError::unprocessable("id", problem);
+        }
+        error.into()
+    })?;
+    reading.end().await?;
+    Ok(Json(failures.into_iter().map(FailureBody::from).collect()))
 }
 
 /// The launch certificate: whether the run and every intended item have come to an end and no second call is possible, with the

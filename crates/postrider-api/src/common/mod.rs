@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod cookie;
 pub(crate) mod docs;
 pub(crate) mod error;
+pub(crate) mod filters;
 pub(crate) mod health;
 pub(crate) mod listener;
 pub(crate) mod paging;

@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use jiff::Timestamp;
 use postrider_model::ids::{CampaignId, RunId};
-use postrider_store::tenancy::audit::{self, Entry};
+use postrider_store::tenancy::audit::{self, Entry, Filter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -14,6 +14,7 @@ use crate::{
         auth::Admin,
         body::Query,
         error::{ApiError, ApiResult},
+        filters,
         paging::{self, Page},
         requests::Reading,
     },
@@ -43,6 +44,19 @@ pub(crate) struct AuditQuery {
     campaign_id: Option<Uuid>,
     /// Only lines that name this run; with `source=campaigns`.
     run_id: Option<Uuid>,
+    /// Only of this actor; the text must match exactly.
+    #[param(min_length = 1, max_length = 500)]
+    actor: Option<String>,
+    /// Only about this action, such as `key.created`.
+    #[param(min_length = 1, max_length = 500)]
+    action: Option<String>,
+    /// Only about this subject, such as `key:…` or `item:…`.
+    #[param(min_length = 1, max_length = 500)]
+    subject: Option<String>,
+    /// Only lines written at this time or later.
+    after: Option<Timestamp>,
+    /// Only lines written before this time.
+    before: Option<Timestamp>,
     /// Maximum number of items of the page.
     #[param(minimum = 1, maximum = 200, default = 50)]
     limit: Option<u32>,
@@ -83,7 +97,14 @@ pub(crate) async fn list(
     Query(query): Query<AuditQuery>,
 ) -> ApiResult<Json<Page<AuditEntry>>> {
     let size = paging::size(query.limit)?;
-    let before: Option<i64> = paging::decode(query.cursor.as_deref())?;
+    let cursor: Option<i64> = paging::decode(query.cursor.as_deref())?;
+    let filter = Filter {
+        actor: filters::text("actor", query.actor)?,
+        action: filters::text("action", query.action)?,
+        subject: filters::text("subject", query.subject)?,
+        after: filters::time("after", query.after)?,
+        before: filters::time("before", query.before)?,
+    };
     let (campaign, run) = (query.campaign_id.map(CampaignId), query.run_id.map(RunId));
     let tenant = caller.tenant_id;
     let mut reading = Reading::begin(&app, tenant).await?;
@@ -92,10 +113,10 @@ pub(crate) async fn list(
             return Err(ApiError::invalid("source", "campaigns and runs are in the log `campaigns`"));
         }
         Source::Administration => {
-            audit::administration(reading.connection(), tenant, before, size + 1).await?
+            audit::administration(reading.connection(), tenant, &filter, cursor, size + 1).await?
         }
         Source::Campaigns => {
-            audit::campaigns(reading.connection(), tenant, campaign, run, before, size + 1).await?
+            audit::campaigns(reading.connection(), tenant, (campaign, run), &filter, cursor, size + 1).await?
         }
     };
     let show = |entry: Entry| AuditEntry {

@@ -5,6 +5,8 @@
 pub const COMMANDS: &[&str] = &[
     "accounts check",
     "accounts list",
+    "campaign export",
+    "campaign failures",
     "campaign status",
     "campaign verify",
     "campaign watch",

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A crash can put in doubt the items that are reserved, and those are being called: at most a window per send job.
-//! `resolver` settles items in doubt, `render` makes messages from assets and leads, `drafts` checks campaigns before they are created.
+//! `resolver` settles items in doubt, `render` makes messages from assets and leads, `reserved` compares them with what was reserved, `drafts`
+//! checks campaigns before they are created, `export` writes items as CSV or NDJSON.
 
 mod admission;
 mod call;
@@ -15,9 +16,11 @@ mod calls;
 mod committer;
 mod decide;
 pub mod drafts;
+pub mod export;
 mod failover;
 mod prepare;
 pub mod render;
+pub mod reserved;
 pub mod resolver;
 mod send_job;
 mod shared;

@@ -5,6 +5,7 @@ with marked as (
       from execution.channel_outbox as item
      where item.tenant_id = $1
        and item.in_doubt_since is not null
+       and ($5::uuid is null or item.run_id = $5)
 ), silent as (
     select item.id
       from execution.campaign_runs as run
@@ -24,6 +25,8 @@ with marked as (
            ) as item
      where run.tenant_id = $1
        and run.status in ('queued', 'running')
+       and ($5::uuid is null or run.id = $5)
+       and ($6::uuid is null or run.campaign_id = $6)
        and job.status in ('queued', 'locked', 'failed')
 ), doubted as (
     select item.*,
@@ -80,6 +83,15 @@ select item.id as "id!",
          on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
        left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
  where item.since is not null
+   and ($6::uuid is null or run.campaign_id = $6)
+   and ($7::text is null or coalesce(doubt.provider, item.provider) = $7)
+   -- $8: providers with a wanted way of settling; $9: those that settle without a person; $10: whether a person's are wanted.
+   and ($8::text[] is null
+        or case
+               when coalesce(doubt.is_for_person, false) or coalesce(doubt.provider, item.provider) <> all ($9::text[]) then $10
+               else coalesce(doubt.provider, item.provider) = any ($8)
+           end)
+   and ($11::boolean is null or (now() >= item.since + run.quiet_time) = $11)
    and ($3::timestamptz is null or (item.created_at, item.id) > ($3, $4::uuid))
  order by item.created_at, item.id
  limit $2

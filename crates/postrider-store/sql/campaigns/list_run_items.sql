@@ -29,6 +29,11 @@ select item.id as "id!",
                        when $5 in ('queued', 'in_doubt') then false
                        else job.succeeded > 0
                    end)
+           and ($8::uuid is null or job.id = $8)
+           and ($9::text is null
+                or job.status not in ('completed', 'dead')
+                or job.succeeded + job.failed + job.skipped <> cardinality(job.item_ids)
+                or job.failed + job.skipped > 0)
          order by job.position) as job
        cross join lateral (
            select item.*, doubted.since
@@ -45,6 +50,8 @@ select item.id as "id!",
                       when 'queued' then item.status = 'queued' and doubted.since is null
                       else $5 is null or item.status = $5
                   end
+              and ($7::text is null or item.recipient = $7)
+              and ($9::text is null or strpos(lower(item.error), lower($9)) > 0)
             order by item.id
             limit $6) as item
  order by job.position, item.id

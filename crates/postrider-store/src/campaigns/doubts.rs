@@ -67,6 +67,32 @@ pub struct Doubt {
     pub note: Option<String>,
 }
 
+/// Filters for the list of items in doubt.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only of this run.
+    pub run: Option<RunId>,
+    /// Only of this campaign.
+    pub campaign: Option<CampaignId>,
+    /// Only of this vendor.
+    pub provider: Option<String>,
+    /// Only those that will be settled in one of these ways.
+    pub settled: Option<Settled>,
+    /// Only those whose quiet time is over, or only the others.
+    pub is_quiet: Option<bool>,
+}
+
+/// Ways of settling, in terms of vendors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Vendors whose items are settled in a wanted way, unless the resolver has given up on them.
+    pub by_vendors: Vec<String>,
+    /// Vendors whose items are settled without a person, in a wanted way or not. A person settles those of all others.
+    pub without_person: Vec<String>,
+    /// Whether the items that a person settles are wanted.
+    pub by_person: bool,
+}
+
 /// Items in doubt of one tenant.
 #[derive(Debug)]
 pub struct Doubts {
@@ -78,7 +104,7 @@ pub struct Doubts {
 
 /// Lists the items in doubt.
 pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -> Result<Doubts, StoreError> {
-    page(connection, tenant, None, limit).await
+    page(connection, tenant, &Filter::default(), None, limit).await
 }
 
 /// The items in doubt after a given item, by the time of their reservation, or from the beginning. The time since which an item is in
@@ -86,16 +112,25 @@ pub async fn list(connection: &mut PgConnection, tenant: TenantId, limit: i64) -
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
+    filter: &Filter,
     after: Option<(Timestamp, OutboxId)>,
     limit: i64,
 ) -> Result<Doubts, StoreError> {
     let (at, id) = after.unzip();
+    let settled = filter.settled.as_ref();
     let rows = sqlx::query_file!(
         "sql/campaigns/list_doubts.sql",
         tenant.0,
         limit,
         at.map(ToSqlx::to_sqlx) as _,
         id.map(|id| id.0),
+        filter.run.map(|run| run.0),
+        filter.campaign.map(|campaign| campaign.0),
+        filter.provider.as_deref(),
+        settled.map(|settled| settled.by_vendors.as_slice()) as _,
+        settled.map(|settled| settled.without_person.as_slice()) as _,
+        settled.is_some_and(|settled| settled.by_person),
+        filter.is_quiet,
     )
     .fetch_all(unprepared(connection))
     .await
@@ -178,4 +213,66 @@ pub async fn resolve(
     .await
     .map_err(StoreError::on("resolving the item"))?;
     word(&status)
+}
+
+/// A finding about one of many items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The item.
+    pub id: OutboxId,
+    /// The provider's id of the message. Only for an item that was sent, and where it is known.
+    pub message_id: Option<String>,
+}
+
+/// Result of one of many items.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// The item.
+    pub id: OutboxId,
+    /// Its state; or the reason why it was refused and stays in doubt.
+    pub settled: Result<ItemStatus, String>,
+}
+
+/// Most items that [`resolve_many`] settles at a time.
+pub const RESOLVED_MAX: usize = 1000;
+
+/// Settles up to [`RESOLVED_MAX`] items of the tenant as sent or as failed. The refusal of one item leaves the others settled. Their send
+/// jobs may be able to end now: wake the workers with [`crate::campaigns::send_jobs::hint`] after the commit.
+pub async fn resolve_many(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    found: &[Found],
+    resolved_as: Resolution<'_>,
+    note: &str,
+    actor: &str,
+) -> Result<Vec<Settlement>, StoreError> {
+    let ids: Vec<Uuid> = found.iter().map(|found| found.id.0).collect();
+    let message_ids: Vec<Option<&str>> = found.iter().map(|found| found.message_id.as_deref()).collect();
+    let (resolved_as, _) = resolved_as.words();
+    let rows = sqlx::query!(
+        r#"
+        select outbox_id as "outbox_id!",
+               status,
+               refusal
+          from execution.resolve_many_in_doubt($1, $2, $3, $4, $5, $6)
+        "#,
+        tenant.0,
+        &ids,
+        resolved_as,
+        &message_ids as _,
+        note,
+        actor,
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("resolving the items"))?;
+    rows.into_iter()
+        .map(|row| {
+            let settled = match row.status {
+                Some(status) => Ok(word(&status)?),
+                None => Err(row.refusal.unwrap_or_default()),
+            };
+            Ok(Settlement { id: OutboxId(row.outbox_id), settled })
+        })
+        .collect()
 }

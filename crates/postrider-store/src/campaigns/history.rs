@@ -108,6 +108,54 @@ pub async fn after(
         .collect()
 }
 
+/// The events of a campaign, newest first: those before a number, or from the newest. Without types, of every type.
+pub async fn page(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    campaign: CampaignId,
+    types: &[EventType],
+    before: Option<i64>,
+    limit: i64,
+) -> Result<Vec<CampaignEvent>, StoreError> {
+    let types: Vec<&str> = types.iter().map(|known| known.as_str()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select sequence,
+               type,
+               phase,
+               at as "at: jiff_sqlx::Timestamp",
+               payload as "payload: Json<serde_json::Value>"
+          from execution.campaign_events
+         where tenant_id = $1
+           and campaign_id = $2
+           and ($3::bigint is null or sequence < $3)
+           and ($4::text[] is null or type = any ($4))
+         order by sequence desc
+         limit $5
+        "#,
+        tenant.0,
+        campaign.0,
+        before,
+        (!types.is_empty()).then_some(types) as Option<Vec<&str>>,
+        limit,
+    )
+    .fetch_all(unprepared(connection))
+    .await
+    .map_err(StoreError::on("listing the history"))?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(CampaignEvent {
+                r#type: word(&row.r#type)?,
+                campaign_id: campaign,
+                phase: row.phase,
+                sequence: row.sequence,
+                timestamp: row.at.to_jiff(),
+                payload: row.payload.0,
+            })
+        })
+        .collect()
+}
+
 /// Chooses the tenants with events from before a time. It locks nothing.
 pub async fn tenants_with_old(
     connection: &mut PgConnection,

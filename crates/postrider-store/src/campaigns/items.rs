@@ -1,5 +1,7 @@
 //! The items of a run, page by page.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use postrider_model::{
     IdempotencyKey,
@@ -58,23 +60,44 @@ pub enum State {
     InDoubt,
 }
 
+/// Filters for the items of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only to this address, letter for letter.
+    pub recipient: Option<String>,
+    /// Only of this send job.
+    pub job: Option<JobId>,
+    /// Only with this text in their error, in any case. A successful item has no error.
+    pub error_contains: Option<String>,
+}
+
 /// The start of a page: after an item of the send job with this position.
 pub type After = (i32, OutboxId);
 
-/// The items of a run that were reserved, in the order of its send jobs: those after a given one, or from the beginning.
+/// How long the search for an address or an error may take.
+const SEARCH_MAX: Duration = Duration::from_secs(5);
+
+/// The items of a run that were reserved, in the order of its send jobs: those after a given one, or from the beginning. The error
+/// [`StoreError::is_timeout`] means that the run has too many items to search.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
     run: RunId,
-    state: Option<State>,
+    filter: &Filter,
     after: Option<After>,
     limit: i64,
 ) -> Result<Vec<Item>, StoreError> {
     let (position, id) = after.unzip();
-    let state = state.map(|state| match state {
+    let state = filter.state.map(|state| match state {
         State::Is(status) => status.as_str(),
         State::InDoubt => "in_doubt",
     });
+    // These filters may read every item of the run.
+    if filter.recipient.is_some() || filter.error_contains.is_some() {
+        pool::limit_statements(connection, SEARCH_MAX).await?;
+    }
     // The statistics may take the send jobs of a run for scattered. A bitmap would then read and sort all of them for one page.
     pool::read_in_order_of_an_index(connection).await?;
     let rows = sqlx::query_file!(
@@ -85,6 +108,9 @@ pub async fn page(
         id.map(|id| id.0),
         state,
         limit,
+        filter.recipient.as_deref(),
+        filter.job.map(|job| job.0),
+        filter.error_contains.as_deref(),
     )
     .fetch_all(unprepared(connection))
     .await

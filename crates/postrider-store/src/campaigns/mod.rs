@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`assets`], [`leads`] | content in versions that never change; leads and lists of them |
 //! | [`phases`], [`history`] | controls of phases, and the events of a campaign in order |
-//! | [`runs`], [`items`], [`trace`] | runs: their progress, launch certificate, items and trace |
+//! | [`runs`], [`items`], [`failures`], [`trace`] | runs: their progress, launch certificate, items, errors and trace |
+//! | [`item`] | one item with everything that is known about it |
 //! | [`send_jobs`], [`outbox`] | the statements of workers: claim send jobs, reserve and settle items, end send jobs |
 //! | [`failover`] | move reservations to another account |
 //! | [`reservation`] | at most one provider call per idempotency key |
@@ -19,10 +20,13 @@ pub mod callbacks;
 pub mod doubts;
 mod draft;
 pub mod failover;
+pub mod failures;
 pub mod history;
+pub mod item;
 pub mod items;
 pub mod leads;
 pub mod limits;
+mod listing;
 pub mod outbox;
 pub mod phases;
 pub mod reservation;
@@ -33,21 +37,15 @@ mod standing;
 pub mod trace;
 
 use jiff::Timestamp;
-use jiff_sqlx::ToSqlx;
-use postrider_model::{
-    campaigns::PhaseStatus,
-    ids::{CampaignId, PhaseId, RunId, TenantId, WorkspaceId},
-};
+use postrider_model::ids::{CampaignId, PhaseId, RunId, TenantId, WorkspaceId};
 use serde::Serialize;
 use sqlx::{PgConnection, types::Json};
 
-use crate::{
-    StoreError,
-    postgres::{unprepared::unprepared, values::word},
-};
+use crate::{StoreError, postgres::unprepared::unprepared};
 
 pub use self::{
     draft::{Mistake, NewCampaign, NewPhase},
+    listing::{Filter, Listed, ListedPhase, list, page},
     standing::{PhaseState, RunState, Snapshot, run_states, snapshot, status},
 };
 
@@ -190,90 +188,4 @@ pub async fn read(
     // A text that reads as an id may be the name of another campaign, which is not meant here.
     let found = find(connection, tenant, &id.0.to_string()).await?;
     Ok(found.filter(|campaign| campaign.id == id))
-}
-
-/// A campaign in a list.
-#[derive(Debug, Clone, Serialize)]
-pub struct Listed {
-    /// The campaign itself.
-    #[serde(flatten)]
-    pub campaign: Campaign,
-    /// Its phases, in order.
-    pub phases: Vec<ListedPhase>,
-}
-
-/// A phase in a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ListedPhase {
-    /// Its name inside the campaign.
-    pub phase: String,
-    /// Its state.
-    pub status: PhaseStatus,
-}
-
-/// The newest campaigns of a tenant.
-pub async fn list(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    limit: i64,
-) -> Result<Vec<Listed>, StoreError> {
-    page(connection, tenant, None, limit).await
-}
-
-/// The campaigns of a tenant, newest first: those after a given one, or from the beginning.
-pub async fn page(
-    connection: &mut PgConnection,
-    tenant: TenantId,
-    after: Option<(Timestamp, CampaignId)>,
-    limit: i64,
-) -> Result<Vec<Listed>, StoreError> {
-    let (at, id) = after.unzip();
-    let rows = sqlx::query!(
-        r#"
-        select campaign.id,
-               campaign.workspace_id,
-               campaign.name,
-               campaign.auto_advance,
-               campaign.created_at as "created_at: jiff_sqlx::Timestamp",
-               phases.names as "names!",
-               phases.statuses as "statuses!"
-          from execution.campaigns as campaign
-               cross join lateral (
-                   select array_agg(phase.phase order by phase.position) as names,
-                          array_agg(phase.status order by phase.position) as statuses
-                     from execution.campaign_phases as phase
-                    where phase.tenant_id = campaign.tenant_id
-                      and phase.campaign_id = campaign.id) as phases
-         where campaign.tenant_id = $1
-           and ($3::timestamptz is null or (campaign.created_at, campaign.id) < ($3, $4::uuid))
-         order by campaign.created_at desc, campaign.id desc
-         limit $2
-        "#,
-        tenant.0,
-        limit,
-        at.map(ToSqlx::to_sqlx) as _,
-        id.map(|id| id.0),
-    )
-    .fetch_all(unprepared(connection))
-    .await
-    .map_err(StoreError::on("listing the campaigns"))?;
-    rows.into_iter()
-        .map(|row| {
-            let phases = row
-                .names
-                .into_iter()
-                .zip(row.statuses)
-                .map(|(phase, status)| word(&status).map(|status| ListedPhase { phase, status }));
-            Ok(Listed {
-                campaign: Campaign {
-                    id: CampaignId(row.id),
-                    workspace_id: WorkspaceId(row.workspace_id),
-                    name: row.name,
-                    auto_advance: row.auto_advance,
-                    created_at: row.created_at.to_jiff(),
-                },
-                phases: phases.collect::<Result<_, _>>()?,
-            })
-        })
-        .collect()
 }

@@ -1,14 +1,16 @@
 //! Controls of phases. The transitions are a table in the model; the database decides by the same one, under a lock.
 
+use std::time::Duration;
+
 use postrider_model::{
-    campaigns::{PhaseKind, PhaseStatus, PhaseTrigger},
+    campaigns::{PHASE_MACHINE, PhaseKind, PhaseStatus, PhaseTrigger},
     ids::{CampaignId, RunId, TenantId},
 };
 use sqlx::PgConnection;
 
 use crate::{
     Pool, StoreError,
-    campaigns::JOB_SIZE,
+    campaigns::{JOB_SIZE, history},
     postgres::{pool, unprepared::unprepared, values::word},
 };
 
@@ -79,6 +81,30 @@ pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Res
         && control.trigger == PhaseTrigger::Pause
     {
         standing.in_flight = Some(await_reservations(pool, tenant, control.campaign, control.phase).await?);
+    }
+    Ok(controlled)
+}
+
+/// How long one statement of a dry run may take: it holds the campaign's lock while it counts.
+const DRY_RUN_MAX: Duration = Duration::from_secs(5);
+
+/// Applies a control and rolls it back, so nothing changes. [`Controlled::Changed`] means that the control would change the phase: its
+/// status and sequence are those of now, its counts those that the control would have, and it names no run that the control would make.
+/// The error [`StoreError::is_timeout`] means that there are too many items to count exactly.
+pub async fn dry_run(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
+    let mut transaction = pool::begin_as(pool, tenant).await?;
+    pool::limit_statements(&mut transaction, DRY_RUN_MAX).await?;
+    let extent = history::extents(&mut transaction, tenant, &[control.campaign]).await?;
+    let newest = extent.first().map_or(0, |extent| extent.newest);
+    let mut controlled = apply(&mut transaction, tenant, control).await?;
+    pool::rollback(transaction).await?;
+    if let Controlled::Changed(standing) = &mut controlled {
+        let from = PHASE_MACHINE.iter().find(|(_, by, _)| *by == control.trigger);
+        standing.status = from.map_or(standing.status, |(from, _, _)| *from);
+        standing.sequence = newest;
+        if standing.status != PhaseStatus::InProgress && control.trigger != PhaseTrigger::Resume {
+            standing.run_id = None;
+        }
     }
     Ok(controlled)
 }

@@ -133,19 +133,29 @@ pub async fn find(
 }
 
 /// Filters for the list of runs.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only of this campaign.
     pub campaign: Option<CampaignId>,
     /// Only those in this state.
     pub status: Option<RunStatus>,
+    /// Only on this channel.
+    pub channel: Option<Channel>,
+    /// Only at this vendor.
+    pub provider: Option<String>,
+    /// Only with this cause.
+    pub cause: Option<RunCause>,
+    /// Only those created at this time or later.
+    pub created_after: Option<Timestamp>,
+    /// Only those created before this time.
+    pub created_before: Option<Timestamp>,
 }
 
 /// Runs of a tenant, newest first: those after a given one, or from the beginning.
 pub async fn page(
     connection: &mut PgConnection,
     tenant: TenantId,
-    filter: Filter,
+    filter: &Filter,
     after: Option<(Timestamp, RunId)>,
     limit: i64,
 ) -> Result<Vec<Run>, StoreError> {
@@ -158,6 +168,11 @@ pub async fn page(
            and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
            and ($4::uuid is null or campaign_id = $4)
            and ($5::text is null or status = $5)
+           and ($7::text is null or channel = $7)
+           and ($8::text is null or provider = $8)
+           and ($9::text is null or cause = $9)
+           and ($10::timestamptz is null or created_at >= $10)
+           and ($11::timestamptz is null or created_at < $11)
          order by created_at desc, id desc
          limit $6
         "#,
@@ -167,6 +182,11 @@ pub async fn page(
         filter.campaign.map(|campaign| campaign.0),
         filter.status.map(RunStatus::as_str),
         limit,
+        filter.channel.map(Channel::as_str),
+        filter.provider.as_deref(),
+        filter.cause.map(RunCause::as_str),
+        filter.created_after.map(ToSqlx::to_sqlx) as _,
+        filter.created_before.map(ToSqlx::to_sqlx) as _,
     )
     .fetch_all(unprepared(&mut *connection))
     .await
@@ -341,6 +361,8 @@ pub struct Certificate {
     pub launched: bool,
     /// The evidence for the third condition.
     pub evidence: Evidence,
+    /// When the items were counted, by the database's clock.
+    pub verified_at: Timestamp,
 }
 
 /// The database that a certificate speaks of, and the comparison with it.
@@ -386,7 +408,8 @@ pub async fn verify(
                run_is_terminal as "run_is_terminal!",
                every_item_is_terminal as "every_item_is_terminal!",
                duplicates_are_impossible as "duplicates_are_impossible!",
-               launched as "launched!"
+               launched as "launched!",
+               now() as "verified_at!: jiff_sqlx::Timestamp"
           from execution.verify_launch($1, $2)
         "#,
         tenant.0,
@@ -412,6 +435,7 @@ pub async fn verify(
         duplicates_are_impossible: row.duplicates_are_impossible,
         launched: row.launched,
         evidence,
+        verified_at: row.verified_at.to_jiff(),
     })
 }
 

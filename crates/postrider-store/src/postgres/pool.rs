@@ -232,6 +232,15 @@ pub(crate) async fn read_in_order_of_an_index(connection: &mut PgConnection) -> 
     Ok(())
 }
 
+/// Ends each further statement of the transaction that takes longer: see [`StoreError::is_timeout`].
+pub async fn limit_statements(connection: &mut PgConnection, longest: Duration) -> Result<(), StoreError> {
+    sqlx::raw_sql(AssertSqlSafe(format!("set local statement_timeout = {}", longest.as_millis())))
+        .execute(connection)
+        .await
+        .map_err(StoreError::on("limiting the time of statements"))?;
+    Ok(())
+}
+
 /// Begins and sets the tenant, in one round trip.
 async fn begin_for(pool: &Pool, begin: &'static str, tenant: TenantId) -> Result<Transaction, StoreError> {
     let failed = StoreError::on("beginning a transaction");

@@ -1,6 +1,7 @@
 //! The audit logs: of administration, and of campaigns.
 
 use jiff::Timestamp;
+use jiff_sqlx::ToSqlx;
 use postrider_model::ids::{CampaignId, RunId, TenantId};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -28,11 +29,35 @@ pub struct Entry {
     pub run_id: Option<Uuid>,
 }
 
-/// Up to so many lines about tenants, keys, accounts, leads and events, newest first, before this one.
+/// Filters for the lines of a log. Texts are compared letter for letter.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only of this actor.
+    pub actor: Option<String>,
+    /// Only about this action.
+    pub action: Option<String>,
+    /// Only about this subject.
+    pub subject: Option<String>,
+    /// Only those written at this time or later.
+    pub after: Option<Timestamp>,
+    /// Only those written before this time.
+    pub before: Option<Timestamp>,
+}
+
+impl Filter {
+    /// The id in the subject, if the subject is of this kind: the log has an index for it.
+    fn subject_id(&self, kind: &str) -> Option<Uuid> {
+        let id = self.subject.as_deref()?.strip_prefix(kind)?.strip_prefix(':')?;
+        id.parse().ok()
+    }
+}
+
+/// Up to so many lines about tenants, keys, accounts, leads and events, newest first, after the line with this id.
 pub async fn administration(
     connection: &mut PgConnection,
     tenant: TenantId,
-    before: Option<i64>,
+    filter: &Filter,
+    cursor: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Entry>, StoreError> {
     let rows = sqlx::query!(
@@ -41,12 +66,22 @@ pub async fn administration(
           from tenancy.audit_log
          where tenant_id = $1
            and ($2::bigint is null or id < $2)
+           and ($4::text is null or actor = $4)
+           and ($5::text is null or action = $5)
+           and ($6::text is null or subject = $6)
+           and ($7::timestamptz is null or at >= $7)
+           and ($8::timestamptz is null or at < $8)
          order by id desc
          limit $3
         "#,
         tenant.0,
-        before,
+        cursor,
         limit,
+        filter.actor.as_deref(),
+        filter.action.as_deref(),
+        filter.subject.as_deref(),
+        filter.after.map(ToSqlx::to_sqlx) as _,
+        filter.before.map(ToSqlx::to_sqlx) as _,
     )
     .fetch_all(unprepared(connection))
     .await
@@ -84,39 +119,57 @@ pub async fn about(
     Ok(lines.map(|row| entry(row.id, row.at, row.actor, row.action, row.subject, row.note)).collect())
 }
 
-/// Up to so many lines about campaigns, phases, runs, jobs and items, newest first, before this one.
+/// Up to so many lines about campaigns, phases, runs, jobs and items, newest first, after the line with this id.
 pub async fn campaigns(
     connection: &mut PgConnection,
     tenant: TenantId,
-    campaign: Option<CampaignId>,
-    run: Option<RunId>,
-    before: Option<i64>,
+    (campaign, run): (Option<CampaignId>, Option<RunId>),
+    filter: &Filter,
+    cursor: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Entry>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        select id,
-               at as "at: jiff_sqlx::Timestamp",
-               actor,
-               action,
-               coalesce('item:' || outbox_id, 'job:' || job_id, 'run:' || run_id, 'phase:' || phase_id,
-                        'campaign:' || campaign_id, '') as "subject!",
-               note,
-               campaign_id,
-               run_id
-          from execution.campaign_audit_log
-         where tenant_id = $1
-           and ($2::uuid is null or campaign_id = $2)
-           and ($3::uuid is null or run_id = $3)
-           and ($4::bigint is null or id < $4)
-         order by id desc
+        select line.id,
+               line.at as "at: jiff_sqlx::Timestamp",
+               line.actor,
+               line.action,
+               about.subject as "subject!",
+               line.note,
+               line.campaign_id,
+               line.run_id
+          from execution.campaign_audit_log as line
+               cross join lateral (
+                   select coalesce('item:' || line.outbox_id, 'job:' || line.job_id, 'run:' || line.run_id,
+                                   'phase:' || line.phase_id, 'campaign:' || line.campaign_id, '')) as about (subject)
+         where line.tenant_id = $1
+           and ($2::uuid is null or line.campaign_id = $2)
+           and ($3::uuid is null or line.run_id = $3)
+           and ($4::bigint is null or line.id < $4)
+           and ($6::text is null or line.actor = $6)
+           and ($7::text is null or line.action = $7)
+           and ($8::text is null or about.subject = $8)
+           and ($9::uuid is null or line.outbox_id = $9)
+           and ($10::uuid is null or line.run_id = $10)
+           and ($11::uuid is null or line.campaign_id = $11)
+           and ($12::timestamptz is null or line.at >= $12)
+           and ($13::timestamptz is null or line.at < $13)
+         order by line.id desc
          limit $5
         "#,
         tenant.0,
         campaign.map(|id| id.0),
         run.map(|id| id.0),
-        before,
+        cursor,
         limit,
+        filter.actor.as_deref(),
+        filter.action.as_deref(),
+        filter.subject.as_deref(),
+        filter.subject_id("item"),
+        filter.subject_id("run"),
+        filter.subject_id("campaign"),
+        filter.after.map(ToSqlx::to_sqlx) as _,
+        filter.before.map(ToSqlx::to_sqlx) as _,
     )
     .fetch_all(unprepared(connection))
     .await

@@ -6,6 +6,7 @@ use postrider_model::{
     campaigns::{ItemStatus, JobOutcome, JobStatus, RunCause, RunStatus, limits::Why},
 };
 use postrider_store::campaigns::{
+    failures::Failure,
     items::Item,
     limits::Waiting,
     runs::{Certificate, Evidence, JobCounts, Progress, Run},
@@ -209,6 +210,26 @@ impl From<Item> for ItemBody {
     }
 }
 
+/// An error, and the items that failed with it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RunFailure)]
+pub(crate) struct FailureBody {
+    /// Empty for items that failed without one.
+    error: String,
+    /// Number of items.
+    count: i64,
+    /// Three of them, the first in the order of the run.
+    #[schema(max_items = 3)]
+    item_ids: Vec<Uuid>,
+}
+
+impl From<Failure> for FailureBody {
+    fn from(failure: Failure) -> Self {
+        let item_ids = failure.item_ids.into_iter().map(|id| id.0).collect();
+        Self { error: failure.error, count: failure.count, item_ids }
+    }
+}
+
 /// The launch certificate of a run.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LaunchCertificate)]
@@ -239,6 +260,8 @@ pub(crate) struct CertificateBody {
     duplicates_are_impossible: bool,
     /// All three.
     launched: bool,
+    /// When the items were counted.
+    verified_at: Timestamp,
     /// The evidence for the third condition.
     evidence: EvidenceBody,
 }
@@ -302,6 +325,7 @@ impl From<Certificate> for CertificateBody {
             every_item_is_terminal: certificate.every_item_is_terminal,
             duplicates_are_impossible: certificate.duplicates_are_impossible,
             launched: certificate.launched,
+            verified_at: certificate.verified_at,
             evidence: certificate.evidence.into(),
         }
     }

@@ -47,9 +47,21 @@ pub struct ControlArgs {
 }
 
 #[derive(Args)]
+pub struct RetryArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+    /// Count the items that would be sent again, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Args)]
 pub struct RerunArgs {
     #[command(flatten)]
     control: ControlArgs,
+    /// Count the items and the second messages that would be sent, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
     /// Send second messages without asking
     #[arg(long)]
     yes: bool,
@@ -60,14 +72,25 @@ pub struct RerunArgs {
 enum SecondMessages {
     Ask,
     Allow,
+    /// Change nothing.
+    Count,
 }
 
 pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> anyhow::Result<ExitCode> {
     control(trigger, &args, SecondMessages::Allow, config).await
 }
 
+pub async fn retry(args: RetryArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    let second_messages = if args.dry_run { SecondMessages::Count } else { SecondMessages::Allow };
+    control(PhaseTrigger::Retry, &args.control, second_messages, config).await
+}
+
 pub async fn rerun(args: RerunArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let second_messages = if args.yes { SecondMessages::Allow } else { SecondMessages::Ask };
+    let second_messages = match (args.dry_run, args.yes) {
+        (true, _) => SecondMessages::Count,
+        (false, true) => SecondMessages::Allow,
+        (false, false) => SecondMessages::Ask,
+    };
     control(PhaseTrigger::Rerun, &args.control, second_messages, config).await
 }
 
@@ -92,7 +115,18 @@ async fn control(
         let controlled = match second_messages {
             SecondMessages::Allow => phases::control(&pool, tenant.id, control).await?,
             SecondMessages::Ask => control_if_confirmed(&pool, tenant.id, control).await?,
+            SecondMessages::Count => phases::dry_run(&pool, tenant.id, control).await.map_err(|error| {
+                if error.is_timeout() {
+                    anyhow::anyhow!(
+                        "there are too many items to count exactly within 5 s, or another control of the campaign takes long; \
+                         run the command again, or without --dry-run"
+                    )
+                } else {
+                    error.into()
+                }
+            })?,
         };
+        let is_dry_run = matches!(second_messages, SecondMessages::Count);
         let (changed, standing) = match controlled {
             Controlled::Changed(standing) => (true, standing),
             Controlled::Unchanged(standing) => (false, standing),
@@ -103,6 +137,10 @@ async fn control(
                 anyhow::bail!("{reason}; `postrider campaign status` lists campaigns and their phases")
             }
         };
+        if is_dry_run {
+            print_dry_run(args, &campaign, &phase, changed, &standing)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if changed {
             // After the commit, so that the workers find the send jobs when they wake up.
             let mut hinting = pool::begin(&pool).await?;
@@ -187,6 +225,44 @@ fn may_be(standing: &Standing) -> String {
         [] => "no command can change the phase now".to_owned(),
         allowed => format!("it can: {}", allowed.join(", ")),
     }
+}
+
+fn print_dry_run(
+    args: &ControlArgs,
+    campaign: &Campaign,
+    phase: &str,
+    would_change: bool,
+    standing: &Standing,
+) -> anyhow::Result<()> {
+    if args.json {
+        return output::json(&serde_json::json!({
+            "campaign_id": campaign.id,
+            "phase": phase,
+            "status": standing.status,
+            "changed": false,
+            "would_change": would_change,
+            "sequence": standing.sequence,
+            "items": standing.items,
+            "second_messages": standing.second_messages,
+        }));
+    }
+    output::line(standing.status)?;
+    if !would_change {
+        message!(
+            "phase `{phase}` of `{}` is {} already; nothing would change",
+            campaign.name,
+            standing.status
+        );
+        return Ok(());
+    }
+    let items = standing.items.unwrap_or_default();
+    match standing.second_messages {
+        Some(count) => message!(
+            "{items} items would be sent, {count} of them to people who got this message before, or may have; nothing was changed"
+        ),
+        None => message!("{items} items would be sent; nothing was changed"),
+    }
+    Ok(())
 }
 
 fn print(

@@ -1,14 +1,17 @@
-//! `postrider in-doubt`: items that may or may not have been sent.
+//! `postrider in-doubt`: items that may or may not have been sent. `many.rs` resolves several items with one finding.
 
-use std::{process::ExitCode, time::Duration};
+mod many;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Subcommand, ValueEnum};
 use postrider_engine::campaigns::resolver::{SettledBy, settled_by};
 use postrider_model::{Span, ids::OutboxId};
 use postrider_providers::Adapters;
 use postrider_store::{
+    Pool,
     campaigns::{
-        doubts::{self, Doubt, Doubts, Resolution},
+        doubts::{self, Doubt, Doubts, Found, Resolution},
         send_jobs,
     },
     postgres::pool,
@@ -31,23 +34,28 @@ pub enum InDoubtCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Resolve an item with the outcome that you found at the provider
+    /// Resolve items with the outcome that you found at the provider
     ///
     /// `--as sent` is accepted at once. `--as failed` is accepted only after the quiet time, when the message cannot arrive any
-    /// more. An item is never reopened: a new run sends again.
+    /// more. An item is never reopened: a new run sends again. If some of several items are refused, the others are resolved,
+    /// and the exit code is 1.
     Resolve {
         #[command(flatten)]
         of: ForTenant,
-        /// The item, as `in-doubt list` shows it
-        item: OutboxId,
-        /// Resolve the item with this outcome
+        /// The items, as `in-doubt list` shows them
+        #[arg(value_name = "ITEM", required_unless_present = "file")]
+        items: Vec<OutboxId>,
+        /// Read further items from this file, one per line, with the provider's message id after it if it is known; `-` is stdin
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Resolve the items with this outcome
         #[arg(long = "as", value_enum)]
         resolved_as: ResolvedAs,
         /// Explain how you know; the note is kept in the audit log
         #[arg(long)]
         note: String,
-        /// Record the provider's id of the message, if it was sent
-        #[arg(long, value_name = "ID")]
+        /// Record the provider's id of the message, if it was sent; for a single item
+        #[arg(long, value_name = "ID", conflicts_with = "file")]
         message_id: Option<String>,
         /// Print JSON
         #[arg(long)]
@@ -65,7 +73,7 @@ pub enum ResolvedAs {
 
 pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<ExitCode> {
     // The input is checked before the database is opened.
-    if let InDoubtCommand::Resolve { resolved_as, note, message_id, .. } = &command {
+    if let InDoubtCommand::Resolve { items, resolved_as, note, message_id, .. } = &command {
         anyhow::ensure!(
             !note.trim().is_empty(),
             "--note is empty; explain how you know the outcome of the item"
@@ -74,26 +82,41 @@ pub async fn run(command: InDoubtCommand, config: &Config) -> anyhow::Result<Exi
             *resolved_as == ResolvedAs::Sent || message_id.is_none(),
             "--message-id belongs to an item that was sent; leave it out, or resolve --as sent"
         );
+        anyhow::ensure!(
+            items.len() <= 1 || message_id.is_none(),
+            "--message-id belongs to one item; for several, write the ids into a file and give it with --file"
+        );
     }
     let adapters = wire::adapters(config)?;
-    with_installation(config, async |installation| act(command, installation, &adapters).await).await?;
-    Ok(ExitCode::SUCCESS)
+    with_installation(config, async |installation| act(command, installation, &adapters).await).await
 }
 
 async fn act(
     command: InDoubtCommand,
     installation: &Installation,
     adapters: &Adapters,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExitCode> {
     let pool = installation.admin_pool().await?;
     match command {
         InDoubtCommand::List { of, limit, json } => {
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let doubts = doubts::list(&mut transaction, tenant.id, limit).await?;
-            if json { show_json(&doubts, adapters) } else { show(&doubts, adapters) }
+            if json { show_json(&doubts, adapters)? } else { show(&doubts, adapters)? }
         }
-        InDoubtCommand::Resolve { of, item, resolved_as, note, message_id, json } => {
+        InDoubtCommand::Resolve { of, items, file, resolved_as, note, message_id, json } => {
+            let mut found: Vec<Found> =
+                items.into_iter().map(|id| Found { id, message_id: message_id.clone() }).collect();
+            if let Some(file) = &file {
+                found.extend(many::read(file, resolved_as)?);
+            }
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
+            let (item, message_id) = match (found.as_slice(), &file) {
+                ([Found { id, message_id }], None) => (*id, message_id.clone()),
+                _ => {
+                    pool::rollback(transaction).await?;
+                    return many::resolve(&pool, tenant.id, &found, resolved_as, &note, json).await;
+                }
+            };
             let resolution = match resolved_as {
                 ResolvedAs::Sent => Resolution::Sent { message_id: message_id.as_deref() },
                 ResolvedAs::Failed => Resolution::Failed,
@@ -101,17 +124,23 @@ async fn act(
             let status =
                 doubts::resolve(&mut transaction, tenant.id, item, resolution, &note, &actor()).await?;
             pool::commit(transaction).await?;
-            // The send job of the item may have waited only for this item.
-            let mut hinting = pool::begin(&pool).await?;
-            send_jobs::hint(&mut hinting).await?;
-            pool::commit(hinting).await?;
+            wake_workers(&pool).await?;
             if json {
-                return output::json(&serde_json::json!({ "id": item, "status": status }));
+                output::json(&serde_json::json!({ "id": item, "status": status }))?;
+            } else {
+                message!("{item} is now {status}");
             }
-            message!("{item} is now {status}");
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Wakes the workers: the send job of an item may have waited only for this item.
+async fn wake_workers(pool: &Pool) -> anyhow::Result<()> {
+    let mut hinting = pool::begin(pool).await?;
+    send_jobs::hint(&mut hinting).await?;
+    pool::commit(hinting).await?;
+    Ok(())
 }
 
 /// A doubt for programs. `settled_by` is what the table shows; `is_for_person` is derived from it.

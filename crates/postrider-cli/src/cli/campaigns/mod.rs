@@ -5,6 +5,7 @@ mod deploy;
 mod file;
 mod import;
 pub mod in_doubt;
+mod items;
 mod result;
 mod status;
 mod target;
@@ -34,7 +35,7 @@ pub enum CampaignCommand {
     /// Resume a paused phase
     Resume(control::ControlArgs),
     /// Send only the failed items of a phase again
-    Retry(control::ControlArgs),
+    Retry(control::RetryArgs),
     /// Send a phase to its whole list again; asks first if people get the message a second time
     Rerun(control::RerunArgs),
     /// Mark a phase that another service performs as completed
@@ -49,6 +50,10 @@ pub enum CampaignCommand {
     /// Count the outcomes of all items, and show the launch certificate
     #[command(after_help = result::EXIT_CODES)]
     Verify(verify::VerifyArgs),
+    /// Write the items of a run to stdout, as CSV for spreadsheets or NDJSON for programs
+    Export(items::ExportArgs),
+    /// Show the most frequent errors of a run's failed items, with examples
+    Failures(items::FailuresArgs),
 }
 
 pub async fn run(command: CampaignCommand, config: &Config) -> anyhow::Result<ExitCode> {
@@ -59,12 +64,14 @@ pub async fn run(command: CampaignCommand, config: &Config) -> anyhow::Result<Ex
         CampaignCommand::Start(args) => control::run(PhaseTrigger::Start, args, config).await,
         CampaignCommand::Pause(args) => control::run(PhaseTrigger::Pause, args, config).await,
         CampaignCommand::Resume(args) => control::run(PhaseTrigger::Resume, args, config).await,
-        CampaignCommand::Retry(args) => control::run(PhaseTrigger::Retry, args, config).await,
+        CampaignCommand::Retry(args) => control::retry(args, config).await,
         CampaignCommand::Rerun(args) => control::rerun(args, config).await,
         CampaignCommand::Complete(args) => control::run(PhaseTrigger::Complete, args, config).await,
         CampaignCommand::Fail(args) => control::run(PhaseTrigger::Fail, args, config).await,
         CampaignCommand::Status(args) => status::run(args, config).await,
         CampaignCommand::Watch(args) => watch::run(args, config).await,
         CampaignCommand::Verify(args) => verify::run(args, config).await,
+        CampaignCommand::Export(args) => items::export(args, config).await,
+        CampaignCommand::Failures(args) => items::failures(args, config).await,
     }
 }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod attacks;
+mod audit;
 mod auth;
 mod bodies;
 mod browsers;
@@ -11,8 +12,11 @@ pub mod client;
 mod connections;
 mod content;
 pub mod conversations;
+mod dry_run;
+mod history;
 mod idempotency;
 mod in_doubt;
+mod items;
 mod jobs;
 mod leads;
 pub mod material;
@@ -20,6 +24,7 @@ mod openapi;
 mod paging;
 mod phases;
 mod plans;
+mod resolving;
 mod runs;
 mod schemathesis;
 pub mod session;

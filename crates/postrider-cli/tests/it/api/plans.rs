@@ -2,17 +2,19 @@
 //! app has to live with.
 
 use postrider_model::{
-    campaigns::{ItemStatus, RunStatus},
+    Channel,
+    campaigns::{EventType, ItemStatus, PhaseStatus, RunCause, RunStatus},
     ids::{CampaignId, LeadId, OutboxId, RunId, TenantId},
 };
 use postrider_store::{
     PgConnection,
     campaigns::{
-        self, assets, doubts, items,
+        self, assets, doubts, failures, history, item, items,
         leads::{self, Filter},
         runs,
     },
     postgres::pool,
+    tenancy::audit,
 };
 use uuid::Uuid;
 
@@ -107,12 +109,32 @@ async fn fill(stage: &Stage) -> anyhow::Result<Vec<Uuid>> {
                     'w', 1, case when job.position < 400 then now() end,
                     case when job.position = 400 and n <= 30 then now() end
                from execution.job_queue as job, generate_series(1, 50) as n
-              where job.run_id = '{run}'"
+              where job.run_id = '{run}';
+             update execution.channel_outbox set recipient = 'r', error = 'Refused.'
+              where run_id = '{run}' and status = 'failed';
+             insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
+             select '{id}', (select campaign_id from execution.campaign_runs where id = '{run}'), n,
+                    case when n % 10 = 0 then 'phase_paused' else 'campaign_progress' end, 'print', now(), '{{}}'
+               from generate_series(1, 5000) as n;
+             insert into execution.campaign_audit_log (tenant_id, run_id, outbox_id, actor, action)
+             select '{id}', case when n % 200 = 0 then '{run}'::uuid end,
+                    case when n % 200 = 0 then (select id from execution.channel_outbox where run_id = '{run}' and status = 'failed') end,
+                    'somebody', case when n % 2 = 0 then 'frequent' else 'other' end
+               from generate_series(1, 10000) as n"
         );
+        let sql = format!("set session_replication_role = replica; {sql}; reset session_replication_role");
         execute(&stage.admin, sql).await?;
     }
     execute(&stage.admin, "analyze").await?;
     Ok(runs)
+}
+
+fn named(text: &str) -> campaigns::Filter {
+    campaigns::Filter { name_contains: Some(text.to_owned()), ..campaigns::Filter::default() }
+}
+
+fn in_state(status: PhaseStatus) -> campaigns::Filter {
+    campaigns::Filter { phase_statuses: vec![status], ..campaigns::Filter::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,9 +178,22 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     })
     .await?;
     assert_cheap(&stage, "campaigns", full, 3 * SIZE, async |connection, tenant| {
-        campaigns::page(connection, tenant, Some((ago, CampaignId(Uuid::max()))), SIZE).await
+        let filter = campaigns::Filter::default();
+        campaigns::page(connection, tenant, &filter, Some((ago, CampaignId(Uuid::max()))), SIZE).await
     })
     .await?;
+    // A rare name or state is looked for in the tenant's campaigns, each with its phases, and in no one else's.
+    for (what, filter, rows, most) in [
+        ("campaigns by a frequent name", named("campaign"), full, 3 * SIZE),
+        ("campaigns by a rare name", named("campaign 4999"), 1, 10_050),
+        ("campaigns by a frequent state", in_state(PhaseStatus::NotStarted), full, 3 * SIZE),
+        ("campaigns by a rare state", in_state(PhaseStatus::Paused), 0, 10_050),
+    ] {
+        assert_cheap(&stage, what, rows, most, async |connection, tenant| {
+            campaigns::page(connection, tenant, &filter, None, SIZE).await
+        })
+        .await?;
+    }
     let campaign = Uuid::parse_str(
         &texts(
             &stage.admin,
@@ -168,29 +203,144 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     )?;
     for (what, filter, after, rows) in [
         ("runs", runs::Filter::default(), Some((ago, RunId(Uuid::max()))), full),
-        ("runs of a campaign", runs::Filter { campaign: Some(CampaignId(campaign)), status: None }, None, 1),
-        ("runs by status", runs::Filter { campaign: None, status: Some(RunStatus::Completed) }, None, full),
+        (
+            "runs of a campaign",
+            runs::Filter { campaign: Some(CampaignId(campaign)), ..runs::Filter::default() },
+            None,
+            1,
+        ),
+        (
+            "runs by status",
+            runs::Filter { status: Some(RunStatus::Completed), ..runs::Filter::default() },
+            None,
+            full,
+        ),
+        (
+            "runs by channel, vendor and cause",
+            runs::Filter {
+                channel: Some(Channel::Email),
+                provider: Some("sim".to_owned()),
+                cause: Some(RunCause::Start),
+                ..runs::Filter::default()
+            },
+            None,
+            full,
+        ),
+        (
+            "runs of a time",
+            runs::Filter {
+                created_after: Some(ago - jiff::SignedDuration::from_mins(10)),
+                created_before: Some(ago),
+                ..runs::Filter::default()
+            },
+            None,
+            full,
+        ),
     ] {
         assert_cheap(&stage, what, rows, 5 * SIZE, async |connection, tenant| {
-            runs::page(connection, tenant, filter, after, SIZE).await
+            runs::page(connection, tenant, &filter, after, SIZE).await
         })
         .await?;
     }
     // A job or two with all their items, or the 400 jobs and one of them with all its items.
     let from = Some((200, OutboxId(Uuid::nil())));
-    for (what, state, after, rows, most) in [
-        ("items", None, from, full, 110),
-        ("failed items", Some(items::State::Is(ItemStatus::Failed)), None, 1, 510),
-        ("items in doubt", Some(items::State::InDoubt), None, full, 510),
-        ("items at work", Some(items::State::Is(ItemStatus::Queued)), None, full, 510),
+    let state = |state| items::Filter { state: Some(state), ..items::Filter::default() };
+    let of_job = |position: i32| {
+        let sql = format!(
+            "select id from execution.job_queue where run_id = '{}' and position = {position}",
+            run.0
+        );
+        sqlx::query_scalar::<_, Uuid>(sqlx::AssertSqlSafe(sql)).fetch_one(&stage.admin)
+    };
+    let job = Some(postrider_model::ids::JobId(of_job(200).await?));
+    let error = Some("refused".to_owned());
+    for (what, filter, after, rows, most) in [
+        ("items", items::Filter::default(), from, full, 110),
+        ("failed items", state(items::State::Is(ItemStatus::Failed)), None, 1, 510),
+        ("items in doubt", state(items::State::InDoubt), None, full, 510),
+        ("items at work", state(items::State::Is(ItemStatus::Queued)), None, full, 510),
+        ("items of a job", items::Filter { job, ..items::Filter::default() }, None, full, 110),
+        ("items by error", items::Filter { error_contains: error, ..items::Filter::default() }, None, 1, 610),
+        // Every item of the run, and none of another.
+        (
+            "items by recipient",
+            items::Filter { recipient: Some("r".to_owned()), ..items::Filter::default() },
+            None,
+            1,
+            20_500,
+        ),
     ] {
         assert_cheap(&stage, what, rows, most, async |connection, tenant| {
-            items::page(connection, tenant, run, state, after, SIZE).await
+            items::page(connection, tenant, run, &filter, after, SIZE).await
         })
         .await?;
     }
-    assert_cheap(&stage, "doubts", full, 700, async |connection, tenant| {
-        Ok(doubts::page(connection, tenant, None, SIZE).await?.items)
+    assert_cheap(&stage, "failures", 1, 610, async |connection, tenant| {
+        failures::list(connection, tenant, run).await
     })
-    .await
+    .await?;
+    let failed = "select id::text from execution.channel_outbox where status = 'failed'";
+    let failed =
+        OutboxId(texts(&stage.admin, format!("{failed} and run_id = '{}'", run.0)).await?[0].parse()?);
+    assert_cheap(&stage, "one item", 1, 40, async |connection, tenant| {
+        Ok(item::read(connection, tenant, failed).await?.into_iter().collect::<Vec<_>>())
+    })
+    .await?;
+    for (what, types, before) in [
+        ("history", vec![], None),
+        ("history from the middle", vec![], Some(3_000)),
+        ("history of controls", vec![EventType::PhasePaused], None),
+    ] {
+        assert_cheap(&stage, what, full, 11 * SIZE, async |connection, tenant| {
+            history::page(connection, tenant, CampaignId(campaign), &types, before, SIZE).await
+        })
+        .await?;
+    }
+    for (what, filter, most) in [
+        ("the log of campaigns", audit::Filter::default(), SIZE),
+        (
+            "the log by action",
+            audit::Filter { action: Some("frequent".to_owned()), ..audit::Filter::default() },
+            2 * SIZE,
+        ),
+        (
+            "the log about an item",
+            audit::Filter { subject: Some(format!("item:{}", failed.0)), ..audit::Filter::default() },
+            2 * SIZE,
+        ),
+    ] {
+        assert_cheap(&stage, what, full, most, async |connection, tenant| {
+            audit::campaigns(connection, tenant, (None, None), &filter, None, SIZE).await
+        })
+        .await?;
+    }
+    let quiet = |is_quiet| doubts::Filter { is_quiet: Some(is_quiet), ..doubts::Filter::default() };
+    let settled = doubts::Settled {
+        by_vendors: vec!["sim".to_owned()],
+        without_person: vec!["sim".to_owned()],
+        by_person: false,
+    };
+    for (what, filter, rows) in [
+        ("doubts", doubts::Filter::default(), full),
+        ("doubts of a run", doubts::Filter { run: Some(run), ..doubts::Filter::default() }, full),
+        (
+            "doubts of a campaign",
+            doubts::Filter { campaign: Some(CampaignId(campaign)), ..doubts::Filter::default() },
+            full,
+        ),
+        (
+            "doubts of a vendor",
+            doubts::Filter { provider: Some("smtp".to_owned()), ..doubts::Filter::default() },
+            0,
+        ),
+        ("doubts by their end", doubts::Filter { settled: Some(settled), ..doubts::Filter::default() }, full),
+        ("doubts that are quiet", quiet(true), 0),
+        ("doubts that are not quiet", quiet(false), full),
+    ] {
+        assert_cheap(&stage, what, rows, 700, async |connection, tenant| {
+            Ok(doubts::page(connection, tenant, &filter, None, SIZE).await?.items)
+        })
+        .await?;
+    }
+    Ok(())
 }

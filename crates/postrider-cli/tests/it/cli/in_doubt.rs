@@ -241,3 +241,58 @@ async fn json_and_the_table_agree_on_who_settles_a_doubt() -> anyhow::Result<()>
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn several_items_are_resolved_with_one_finding_and_a_refused_one_leaves_the_others()
+-> anyhow::Result<()> {
+    let stage = Stage::new(5).await?;
+    stage.deploy_spring(500).await?;
+    let worker = stage.worker("hand").await?;
+    let job = worker.claim().await?;
+    let items = worker.reserve(&job, 5).await?;
+    let doubted: Vec<_> = items.iter().map(|item| (*item, "in_doubt", "no answer")).collect();
+    worker.settle(&doubted).await?;
+    let given: Vec<String> = items.iter().map(ToString::to_string).collect();
+    let resolve = |more: &[&str]| {
+        stage.run(&[&["in-doubt", "resolve"][..], more, &["--as", "sent", "--note", "their log"]].concat())
+    };
+    let both = succeeded(resolve(&[&given[0], &given[1]])?)?;
+    assert_eq!(both.stdout, format!("item_{} is now sent\nitem_{} is now sent\n", given[0], given[1]));
+    assert_eq!(both.stderr, "2 items were resolved, 0 were refused\n");
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("found.txt");
+    std::fs::write(
+        &file,
+        format!("# from their log\n{} m-2\n{}\n\nitem_{},m-3\n", given[2], given[0], given[3]),
+    )?;
+    let file = file.display().to_string();
+    let some = resolve(&["--file", &file, "--json"])?;
+    assert_eq!(some.code, 1, "{}", some.stderr);
+    let told: serde_json::Value = serde_json::from_str(&some.stdout)?;
+    assert_eq!(
+        told["resolved"],
+        json!([{ "id": items[2], "status": "sent" }, { "id": items[3], "status": "sent" }])
+    );
+    assert_eq!(told["refused"][0]["id"], json!(items[0]));
+    assert!(told["refused"][0]["reason"].to_string().contains("is sent already"), "{told}");
+    let ids: Vec<Option<String>> = sqlx::query_scalar(
+        "select provider_message_id from execution.channel_outbox where provider_message_id is not null order by 1",
+    )
+    .fetch_all(&stage.admin)
+    .await?;
+    assert_eq!(ids, [Some("m-2".to_owned()), Some("m-3".to_owned())]);
+
+    let before = stage.world.dump().await?;
+    assert_misused(&resolve(&[])?, "<ITEM>");
+    assert_misused(&resolve(&["--file", &file, "--message-id", "m"])?, "--message-id");
+    let two = resolve(&[&given[3], &given[4], "--message-id", "m"])?;
+    assert_refused(&two, "--message-id belongs to one item");
+    assert_refused(&resolve(&["--file", "/nowhere/found.txt"])?, "cannot read items from /nowhere/found.txt");
+    std::fs::write(folder.path().join("found.txt"), "seven\n")?;
+    assert_refused(&resolve(&["--file", &file])?, "line 1: `seven` is not a item id");
+    std::fs::write(folder.path().join("found.txt"), "# nothing\n")?;
+    assert_refused(&resolve(&["--file", &file])?, "names no item");
+    assert_eq!(stage.world.dump().await?, before);
+    Ok(())
+}

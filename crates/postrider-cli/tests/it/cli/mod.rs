@@ -8,6 +8,7 @@ mod configuration;
 mod doctor;
 mod import;
 mod in_doubt;
+mod items;
 mod jobs;
 mod phases;
 mod scripts;

@@ -1,6 +1,7 @@
 //! The files of the project: versions, licenses, links, and the words of comments and documentation.
 pub mod cargo;
 mod links;
+mod mirror;
 mod packaging;
 mod send_jobs;
 mod words;

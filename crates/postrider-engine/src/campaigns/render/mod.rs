@@ -304,6 +304,17 @@ pub fn address_of(channel: Channel, lead: &Lead) -> Option<&str> {
     }
 }
 
+/// The message as it is rendered now. `None` if the asset or the lead does not allow it.
+pub(super) fn message_now(
+    channel: Channel,
+    content: &serde_json::Value,
+    lead: Option<&Arc<Lead>>,
+) -> Option<Message> {
+    let address = lead.and_then(|lead| address_of(channel, lead));
+    let template = Template::compile(channel, content).ok()?;
+    catch_unwind(AssertUnwindSafe(|| template.render(lead, address))).ok()?.ok()
+}
+
 /// The message of the template engine, without its file name.
 fn problem(error: &minijinja::Error) -> String {
     let kind = match error.kind() {

@@ -32,9 +32,9 @@ use tokio_util::sync::CancellationToken;
 use self::decide::{Facts, Step, Verdict, conclude, conclude_repeat, step};
 pub use self::{
     decide::Pause,
-    settled_by::{SettledBy, settled_by},
+    settled_by::{SettledBy, settled_at, settled_by, settled_in},
 };
-use super::render::{Template, address_of};
+use super::render::message_now;
 use crate::common::{attempts::Attempts, health::Health};
 
 /// Settings of the resolver.
@@ -410,14 +410,9 @@ fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
 /// the same key. An item that an adoption put in doubt has no reserved message here, so the message is rendered as of now: a provider
 /// that deduplicates by the key treats it as the same (docs/decisions/0019-a-copy-waits-for-adopt.md).
 fn same_message(claimed: &ClaimedDoubt) -> Option<Message> {
-    let channel = claimed.doubt.channel();
-    let lead = claimed.lead.as_ref();
-    let address = lead.and_then(|lead| address_of(channel, lead));
-    let template = Template::compile(channel, &claimed.content).ok()?;
-    let rendered = std::panic::catch_unwind(AssertUnwindSafe(|| template.render(lead, address))).ok()?;
     let is_same = |message: &Message| match claimed.message_hash.as_deref() {
         Some(hash) => message.hash().as_slice() == hash,
         None => true,
     };
-    rendered.ok().filter(is_same)
+    message_now(claimed.doubt.channel(), &claimed.content, claimed.lead.as_ref()).filter(is_same)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use postrider_model::DoubtClass;
 use postrider_providers::Adapters;
-use postrider_store::campaigns::doubts::Doubt;
+use postrider_store::campaigns::doubts::{Doubt, Settled};
 use serde::Serialize;
 
 /// The way in which an item in doubt will be settled.
@@ -40,12 +40,38 @@ impl fmt::Display for SettledBy {
 /// The way in which this item will be settled.
 #[must_use]
 pub fn settled_by(doubt: &Doubt, adapters: &Adapters) -> SettledBy {
-    let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);
+    settled_at(&doubt.provider, doubt.is_for_person, adapters)
+}
+
+/// The way in which an item at this vendor will be settled.
+#[must_use]
+pub fn settled_at(provider: &str, is_for_person: bool, adapters: &Adapters) -> SettledBy {
+    let class = adapters.get(provider).map(|adapter| adapter.manifest().doubt);
     match class {
-        _ if doubt.is_for_person => SettledBy::Person,
-        Some(DoubtClass::Key | DoubtClass::Natural) => SettledBy::Repeat,
-        Some(DoubtClass::Lookup) => SettledBy::LookUp,
-        Some(DoubtClass::Echo) => SettledBy::Callback,
-        Some(DoubtClass::Person) | None => SettledBy::Person,
+        Some(class) if !is_for_person => of_class(class),
+        _ => SettledBy::Person,
+    }
+}
+
+/// The items that will be settled in one of these ways, in terms of vendors.
+#[must_use]
+pub fn settled_in(ways: &[SettledBy], adapters: &Adapters) -> Settled {
+    let names = |is_among: &dyn Fn(SettledBy) -> bool| {
+        let manifests = adapters.manifests().filter(|manifest| is_among(of_class(manifest.doubt)));
+        manifests.map(|manifest| manifest.name.to_owned()).collect()
+    };
+    Settled {
+        by_vendors: names(&|way| way != SettledBy::Person && ways.contains(&way)),
+        without_person: names(&|way| way != SettledBy::Person),
+        by_person: ways.contains(&SettledBy::Person),
+    }
+}
+
+fn of_class(class: DoubtClass) -> SettledBy {
+    match class {
+        DoubtClass::Key | DoubtClass::Natural => SettledBy::Repeat,
+        DoubtClass::Lookup => SettledBy::LookUp,
+        DoubtClass::Echo => SettledBy::Callback,
+        DoubtClass::Person => SettledBy::Person,
     }
 }

@@ -186,7 +186,7 @@ fn operations() -> anyhow::Result<Vec<Operation>> {
 }
 
 /// A line for each table: how many rows, and a hash of them.
-async fn census(admin: &Pool) -> anyhow::Result<BTreeMap<String, String>> {
+pub async fn census(admin: &Pool) -> anyhow::Result<BTreeMap<String, String>> {
     let tables = "select format('%I.%I', schemaname, tablename) from pg_tables
                    where schemaname not in ('pg_catalog', 'information_schema')";
     let mut census = BTreeMap::new();

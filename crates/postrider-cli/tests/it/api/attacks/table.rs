@@ -49,6 +49,8 @@ pub enum Names {
     DeadReply,
     /// A card that nobody has decided.
     DecisionCard,
+    /// A campaign with a run and a history.
+    Delivery,
     Event,
     /// That of the spare account.
     Executor,
@@ -133,6 +135,10 @@ pub const ATTACKS: &[Attack] = &[
     attack("get_decision_card", VIEWER, Names::DecisionCard, Sent::Nothing, 200),
     attack("preview_schedule", VIEWER, Names::Nothing, Sent::Json(|_| json!({ "cron": "0 * * * *" })), 200),
     attack("list_run_items", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("list_run_failures", VIEWER, Names::Run, Sent::Nothing, 200),
+    attack("export_run_items", OPERATOR, Names::Run, Sent::Nothing, 200),
+    attack("get_item", VIEWER, Names::Item, Sent::Nothing, 200),
+    attack("list_campaign_history", VIEWER, Names::Delivery, Sent::Nothing, 200),
     attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
     attack("get_lead", VIEWER, Names::Lead, Sent::Nothing, 200),
     attack("get_asset", VIEWER, Names::Asset, Sent::Nothing, 200),
@@ -153,6 +159,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("create_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 201),
     attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
     attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),
+    attack("resolve_many_in_doubt", OPERATOR, Names::Nothing, Sent::Json(|things| json!({ "as": "sent", "note": "their log has it", "items": [{ "outbox_id": things.spare_item }] })), 200),
     attack("resolve_in_doubt", OPERATOR, Names::Item, Sent::Json(|_| json!({ "as": "sent", "note": "their log has it" })), 200),
     attack("link_channel_sender", OPERATOR, Names::Nothing, Sent::Json(|things| json!({ "account": things.account, "sender_id": "new", "user_id": "new", "role": "viewer" })), 201),
     attack("retry_channel_message", OPERATOR, Names::ChannelMessage, Sent::Nothing, 409),
@@ -216,6 +223,8 @@ pub struct Things {
     pub event: String,
     pub executor: String,
     pub item: String,
+    /// Another one.
+    pub spare_item: String,
     pub jobs: Jobs,
     pub key: String,
     pub lead: String,
@@ -275,6 +284,10 @@ impl Things {
         let executor = executors["items"].as_array().into_iter().flatten().find(of_spare);
         let found = stage.get(&tenant.viewer, &format!("/leads?list={list}"))?.expect(200)?;
         let (delivery, run) = runs.remove(0);
+        for control in ["pause", "resume"] {
+            let path = format!("/campaigns/{delivery}/phases/mail/{control}");
+            stage.post(&operator, &path, &json!({}))?.expect(200)?;
+        }
         Ok(Self {
             mark,
             list,
@@ -288,6 +301,7 @@ impl Things {
             event: events.remove(0),
             executor: id(executor.unwrap_or(&Value::Null))?,
             item: items[0].to_string(),
+            spare_item: items[1].to_string(),
             jobs: Jobs::make(stage, &tenant, mark).await?,
             key,
             lead: id(&found["items"][0])?,
@@ -309,6 +323,7 @@ impl Things {
             Names::ChannelMessage => &self.channel_message,
             Names::DeadReply => &self.dead_reply,
             Names::DecisionCard => &self.jobs.card,
+            Names::Delivery => &self.delivery,
             Names::Event => &self.event,
             Names::Executor => &self.executor,
             Names::FailedRun => &self.jobs.failed_run,
@@ -344,8 +359,9 @@ impl Things {
     /// Texts that no other tenant may ever see.
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
+        let Self { spare_item, .. } = self;
         let Self { channel_message, dead_reply, executor, link, session, .. } = self;
-        let ids = [account, spare_account, asset, campaign, item, key, lead, run, delivery];
+        let ids = [account, spare_account, asset, campaign, item, spare_item, key, lead, run, delivery];
         let ids = ids
             .into_iter()
             .chain([channel_message, dead_reply, executor, link, session])
