@@ -40,9 +40,16 @@ impl fmt::Display for SettledBy {
 /// The way in which this item will be settled.
 #[must_use]
 pub fn settled_by(doubt: &Doubt, adapters: &Adapters) -> SettledBy {
-    let class = adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt);
+    if doubt.is_for_person {
+        return SettledBy::Person;
+    }
+    settled_by_class(adapters.get(&doubt.provider).map(|adapter| adapter.manifest().doubt))
+}
+
+/// The way in which items of this class are settled until the resolver leaves one to a person. `None` is a provider without an adapter.
+#[must_use]
+pub fn settled_by_class(class: Option<DoubtClass>) -> SettledBy {
     match class {
-        _ if doubt.is_for_person => SettledBy::Person,
         Some(DoubtClass::Key | DoubtClass::Natural) => SettledBy::Repeat,
         Some(DoubtClass::Lookup) => SettledBy::LookUp,
         Some(DoubtClass::Echo) => SettledBy::Callback,
