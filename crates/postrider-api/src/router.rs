@@ -36,7 +36,7 @@ use crate::{
     },
     events,
     jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
-    tenancy::{accounts, audit, keys},
+    tenancy::{accounts, audit, catalogue, keys, overview, workers},
 };
 
 /// How long an ordinary request may take.
@@ -69,6 +69,9 @@ fn metrics() -> OpenApiRouter<App> {
 fn short() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(auth::whoami))
+        .routes(routes!(overview::show))
+        .routes(routes!(catalogue::show))
+        .routes(routes!(workers::list))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(accounts::list, accounts::create))
@@ -83,6 +86,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(leads::list))
         .routes(routes!(leads::get))
         .routes(routes!(leads::suppress))
+        .routes(routes!(leads::list_lists))
         .routes(routes!(assets::list, assets::create))
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))
@@ -158,7 +162,7 @@ fn long() -> OpenApiRouter<App> {
 
 /// `/api/v2`: answers that do not end by themselves.
 fn streams() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(stream::events))
+    OpenApiRouter::new().routes(routes!(stream::events)).routes(routes!(stream::tenant::stream_tenant))
 }
 
 /// The routes and their document.

@@ -16,6 +16,8 @@ use utoipa::{
 };
 use utoipa_swagger_ui::SwaggerUi;
 
+use crate::campaigns::stream;
+
 /// The base of the document, to which the generated parts are added.
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -26,7 +28,15 @@ use utoipa_swagger_ui::SwaggerUi;
     servers((url = "/")),
     security(("key" = [])),
     modifiers(&Bearer),
-    components(schemas(crate::common::error::Problem)),
+    components(schemas(
+        crate::common::error::Problem,
+        stream::CampaignEvent,
+        stream::frame::StreamBye,
+        stream::frame::StreamSnapshotRequired,
+        stream::news::StreamOverview<'_>,
+        stream::tenant::StreamChanged,
+        stream::tenant::StreamHello,
+    )),
 )]
 pub(crate) struct Document;
 

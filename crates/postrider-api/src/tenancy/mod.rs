@@ -1,8 +1,11 @@
-//! API keys, accounts and the audit logs.
+//! API keys, accounts, the audit logs, the overview and the catalogue.
 
 pub(crate) mod accounts;
 pub(crate) mod audit;
+pub(crate) mod catalogue;
 pub(crate) mod keys;
+pub(crate) mod overview;
+pub(crate) mod workers;
 
 use postrider_model::ids::{TenantId, WorkspaceId};
 use postrider_store::{PgConnection, tenancy::tenants};

@@ -1,7 +1,8 @@
-//! `postrider tenants`, `keys`, `master-key`, `accounts` and `adopt`.
+//! `postrider tenants`, `keys`, `master-key`, `accounts`, `overview` and `adopt`.
 
 pub mod accounts;
 pub mod adopt;
 pub mod keys;
 pub mod master_key;
+pub mod overview;
 pub mod tenants;

@@ -100,6 +100,12 @@ pub const ATTACKS: &[Attack] = &[
     attack("receive_channel_webhook", Needs::Signature, Names::Account, Sent::Bytes(b"{}"), 404),
     attack("verify_channel_webhook", Needs::Signature, Names::Account, Sent::Nothing, 404),
     attack("whoami", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("get_overview", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("get_catalogue", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_workers", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_lead_lists", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    // A stream that is refused, so that the answer ends. Other tests read it.
+    Attack { query: "?campaign=none", ..attack("stream_tenant", VIEWER, Names::Nothing, Sent::Nothing, 400) },
     attack("list_keys", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_provider_accounts", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_audit", ADMIN, Names::Nothing, Sent::Nothing, 200),
