@@ -29,13 +29,14 @@ create table m10_recovery.outbox (
     autovacuum_analyze_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 1
 );
--- For claims: unprocessed events in the order in which they became ready.
+-- For claims: unprocessed events in the order in which they became ready. The tenant is in this index and the next one for
+-- the overview: it counts the events of one tenant and passes over those of others in the index.
 create index outbox_ready_to_claim
-    on m10_recovery.outbox ((coalesce(process_after, '-infinity'::timestamptz)), id)
+    on m10_recovery.outbox ((coalesce(process_after, '-infinity'::timestamptz)), id, tenant_id)
     where processed_at is null;
 -- For the list of stuck events; events that never failed are not in it.
 create index outbox_failed_before
-    on m10_recovery.outbox (retry_count, id)
+    on m10_recovery.outbox (retry_count, id, tenant_id)
     where processed_at is null and retry_count > 0;
 -- Among indexes of equal cost the planner takes the newest, and keeps that plan in a session that began while the table was
 -- empty. So the two indexes by id are made after those above, the one that begins with the tenant last.

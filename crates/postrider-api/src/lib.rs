@@ -41,6 +41,10 @@ pub use common::throttle::{Throttle, ThrottleSettings};
 pub use jobs::run_waiters::{RunWaiters, Waiter};
 pub use metrics_exporter_prometheus::{BuildError, PrometheusHandle};
 pub use router::{document, router};
+pub use tenancy::{
+    catalogue::{Catalogue, catalogue},
+    overview::{Overview, Overviews},
+};
 
 use self::common::{
     listener::{BoundedListener, Connection},
@@ -94,6 +98,10 @@ pub struct App {
     pub connections_max: usize,
     /// Number of failures from which on an event is stuck.
     pub stuck_after: i32,
+    /// Reads the overviews of tenants.
+    pub overviews: Overviews,
+    /// Build of the dashboard in this program.
+    pub build: Option<&'static str>,
 }
 
 /// The parts that set and invoke functions.

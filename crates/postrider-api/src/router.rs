@@ -41,7 +41,7 @@ use crate::{
     },
     dashboard, events,
     jobs::{alerts, errors, functions, health as job_health, invoke, runs as job_runs, schedules},
-    tenancy::{accounts, audit, keys, sessions},
+    tenancy::{accounts, audit, catalogue, keys, overview, sessions, workers},
 };
 
 /// How long an ordinary request may take.
@@ -74,6 +74,9 @@ fn metrics() -> OpenApiRouter<App> {
 fn short() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(sessions::whoami))
+        .routes(routes!(overview::show))
+        .routes(routes!(catalogue::show))
+        .routes(routes!(workers::list))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(sessions::create, sessions::end))
@@ -91,6 +94,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(leads::list))
         .routes(routes!(leads::get))
         .routes(routes!(leads::suppress))
+        .routes(routes!(leads::list_lists))
         .routes(routes!(assets::list, assets::create))
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))
@@ -171,7 +175,7 @@ fn long() -> OpenApiRouter<App> {
 
 /// `/api/v2`: answers that do not end by themselves.
 fn streams() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(stream::events))
+    OpenApiRouter::new().routes(routes!(stream::events)).routes(routes!(stream::tenant::stream_tenant))
 }
 
 /// The routes and their document.

@@ -41,9 +41,15 @@ use crate::{
     text,
 };
 
-/// Declares the adapter of a vendor: its `MANIFEST`, the type of an opened account, and the methods of the account that read webhooks or
+/// Declares the adapter of a vendor: its `MANIFEST` and its `description`, the type of an opened account, and the methods of the account that read webhooks or
 /// status callbacks.
 macro_rules! adapter {
+    (@is_given) => {
+        false
+    };
+    (@is_given $method:ident) => {
+        true
+    };
     (
         $name:ident opens $account:ident
         $(and reads webhooks with $receive:ident)?
@@ -65,6 +71,14 @@ macro_rules! adapter {
         impl Adapter for $name {
             fn manifest(&self) -> &'static Manifest {
                 &MANIFEST
+            }
+
+            fn describe(&self) -> $crate::Description {
+                $crate::Description {
+                    takes_webhooks: $crate::http::adapter!(@is_given $($receive)?),
+                    takes_callbacks: $crate::http::adapter!(@is_given $($read)?),
+                    ..description()
+                }
             }
 
             fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`guard`] | the client for all hosts that tenants or vendors name |
 //! | [`provider`] | the traits of adapters and providers; a call takes a reservation |
+//! | [`description`] | vendors in words, and the forms of their accounts |
 //! | `http` | code that the vendors with an HTTP API share, such as the classification of answers |
 //! | [`email`] | e-mail: SMTP, Resend |
 //! | [`voice`] | calls: Twilio |
@@ -22,6 +23,7 @@ pub mod agent;
 pub mod chat;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod description;
 pub mod email;
 mod endpoint;
 pub mod function;
@@ -38,6 +40,7 @@ mod tls;
 pub mod voice;
 pub mod webhook;
 
+pub use description::Description;
 pub use guard::{GuardedClient, Limits, Policy, Reuse, UrlRefused, check_url, read_url};
 pub use provider::{
     Account, AccountRefused, Adapter, Adapters, Callback, CallbackRefused, Echo, InboundWebhook,

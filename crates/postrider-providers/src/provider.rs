@@ -37,7 +37,7 @@ use postrider_store::{HeldDoubt, Reservation};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    GuardedClient,
+    Description, GuardedClient,
     chat::{SlackAdapter, TelegramAdapter, WhatsappAdapter},
     email::{ResendAdapter, SmtpAdapter},
     guard::URL_BYTES_MAX,
@@ -115,6 +115,11 @@ pub enum AccountRefused {
 pub trait Adapter: Send + Sync {
     /// The description of the vendor.
     fn manifest(&self) -> &'static Manifest;
+
+    /// The vendor in words, and the forms of its accounts.
+    fn describe(&self) -> Description {
+        Description::new(self.manifest().name, "")
+    }
 
     /// Checks an account and opens it for calls. Unknown settings are refused; nothing is sent.
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount>;
@@ -284,6 +289,11 @@ impl Adapters {
             ))));
         }
         adapter.open(account).map(drop).map_err(AccountRefused::Invalid)
+    }
+
+    /// All adapters, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Adapter>> {
+        self.0.values()
     }
 
     /// The manifests of all adapters.

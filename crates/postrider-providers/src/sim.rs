@@ -16,11 +16,13 @@ use jiff::Timestamp;
 use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome};
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{StatusCode, header::HeaderValue};
+use schemars::JsonSchema;
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 use url::Url;
 
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, InvalidAccount, Provider},
@@ -33,10 +35,20 @@ const MANIFEST: Manifest = Manifest {
 
 http::adapter!(SimAdapter opens Sim);
 
+fn description() -> Description {
+    Description::new(
+        "Simulated provider",
+        "Messages of every channel to postrider sim, for trials. Nothing is sent to people.",
+    )
+    .settings::<Settings>()
+    .maybe_secret("Token", "The token of the sim, if it was started with --token")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Address of the sim.
     url: Url,
 }
 

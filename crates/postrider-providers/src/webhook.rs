@@ -42,12 +42,14 @@ use postrider_model::{
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::Request;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
 use url::Url;
 
 use crate::{
+    Description,
     chat::inbound,
     guard::{Answer, GuardedClient, check_url},
     http,
@@ -67,10 +69,23 @@ const EXAMPLE: &str = r#"{"url": "https://example.com/messages"}"#;
 
 http::adapter!(WebhookAdapter opens Receiver and reads webhooks with receive);
 
+fn description() -> Description {
+    Description::new(
+        "Webhook",
+        "Messages of every channel to a URL of your own, signed as by Standard Webhooks.",
+    )
+    .settings::<Settings>()
+    .secret(
+        "Signing secret",
+        "The secret that signs requests, like whsec_…; make one with: openssl rand -base64 32",
+    )
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Address that receives the messages.
     url: Url,
 }
 

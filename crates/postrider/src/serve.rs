@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use postrider_api::{App, CallbackKeys, Hub, Ingress, Jobs, PrometheusHandle, RunWaiters};
+use postrider_api::{App, CallbackKeys, Hub, Ingress, Jobs, Overviews, PrometheusHandle, RunWaiters};
 use postrider_engine::{
     CampaignWorker, Dispatcher, Functions, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing,
     WakeupChannel, Witness,
@@ -312,7 +312,14 @@ impl Process<'_> {
             (app_pool.clone(), app_pool)
         };
         let settings = wire::stream_settings(config, capacity);
-        let stream = Hub::new(app_pool.clone(), installation.listen_url(), settings, draining.clone())?;
+        let overviews = Overviews::new(app_pool.clone(), &adapters, wire::stuck_after(config));
+        let stream = Hub::new(
+            app_pool.clone(),
+            installation.listen_url(),
+            settings,
+            overviews.clone(),
+            draining.clone(),
+        )?;
         let waiting = RunWaiters::new(draining.clone());
         if serves_api {
             loops.spawn(supervised("stream", stream.clone().run()));
@@ -364,6 +371,8 @@ impl Process<'_> {
             header_timeout: Duration::from_secs(config.api.header_timeout_seconds),
             connections_max: capacity.connections_max,
             stuck_after: wire::stuck_after(config),
+            overviews,
+            build: None,
         };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();

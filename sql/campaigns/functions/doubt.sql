@@ -39,15 +39,15 @@ begin
     if new.in_doubt_since is null then
         delete from execution.doubts where tenant_id = new.tenant_id and outbox_id = new.id;
     else
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select new.id, new.tenant_id, account.id, account.provider
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+        select new.id, new.tenant_id, account.id, account.provider, run.campaign_id, new.in_doubt_since
           from execution.campaign_runs as run
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id
                 and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
          where run.tenant_id = new.tenant_id
            and run.id = new.run_id
-            on conflict do nothing;
+            on conflict (tenant_id, outbox_id) do update set in_doubt_since = excluded.in_doubt_since;
     end if;
     return null;
 end

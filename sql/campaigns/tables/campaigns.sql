@@ -96,6 +96,8 @@ comment on table execution.campaign_phases is
     'The phases of a campaign, in order. A delivery names the asset it sends, the list it addresses and the provider '
     'account it uses; an external phase is the work of another service.';
 
+-- For the numbers of the overview.
+create index campaign_phases_unfinished on execution.campaign_phases (tenant_id, status) where status <> 'completed';
 -- For the phase advancer and for progress reports that wait for their event.
 create index campaign_phases_due on execution.campaign_phases (tenant_id, id) where due is not null;
 create index campaign_phases_reported on execution.campaign_phases (tenant_id, id) where progress_reported is not null;

@@ -49,8 +49,9 @@ comment on table execution.job_queue is
 
 -- For claims: the queued send jobs of a tenant, in the order in which they became due.
 create index job_queue_waiting on execution.job_queue (tenant_id, run_after, id) where status = 'queued';
--- For the choice of tenants with expired locks and retries that are due, and then for the retries of one tenant.
-create index job_queue_locked on execution.job_queue (locked_at) where status = 'locked';
+-- For the choice of tenants with expired locks and retries that are due, and then for the retries of one tenant. The first
+-- also finds the locks of one tenant: it has few entries, and those of other tenants are passed over in the index.
+create index job_queue_locked on execution.job_queue (locked_at, tenant_id) where status = 'locked';
 create index job_queue_retries on execution.job_queue (run_after) where status = 'failed';
 create index job_queue_retries_of_tenant on execution.job_queue (tenant_id, run_after) where status = 'failed';
 -- These two do not begin with the tenant: among indexes of equal cost, as on an empty table, the planner takes the newest,

@@ -52,17 +52,20 @@ create index channel_outbox_by_job on execution.channel_outbox (job_id, tenant_i
 create index channel_outbox_in_doubt on execution.channel_outbox (in_doubt_since) where in_doubt_since is not null;
 
 create table execution.doubts (
-    outbox_id     uuid        not null,
-    tenant_id     uuid        not null references tenancy.tenants (id),
-    account_id    uuid        not null,
-    provider      text        not null,
-    looks         integer     not null default 0,
-    next_look_at  timestamptz not null default now(),
-    held_by       text,
-    held_until    timestamptz,
-    repeated_at   timestamptz,
-    is_for_person boolean     not null default false,
-    note          text,
+    outbox_id      uuid        not null,
+    tenant_id      uuid        not null references tenancy.tenants (id),
+    account_id     uuid        not null,
+    provider       text        not null,
+    looks          integer     not null default 0,
+    next_look_at   timestamptz not null default now(),
+    held_by        text,
+    held_until     timestamptz,
+    repeated_at    timestamptz,
+    is_for_person  boolean     not null default false,
+    note           text,
+    -- Copies for the overview, which counts doubts and does not read their items.
+    campaign_id    uuid        not null,
+    in_doubt_since timestamptz not null,
     primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);
 alter table execution.doubts alter column tenant_id set statistics 0; -- as for leads

@@ -164,8 +164,8 @@ begin
             on conflict (tenant_id, workspace_id, idempotency_key) do nothing
      returning id, run_id, job_id
     ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, p_tenant_id, account.id, account.provider
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+        select begun.id, p_tenant_id, account.id, account.provider, run.campaign_id, v_now
           from begun
                join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
                join tenancy.provider_accounts as account

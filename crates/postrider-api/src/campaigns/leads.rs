@@ -1,6 +1,7 @@
 //! Leads: import, list, show, suppress.
 
 mod import;
+mod lists;
 mod spool;
 
 use axum::{Json, extract::State};
@@ -18,7 +19,11 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-pub(crate) use self::import::{__path_import, import};
+pub(crate) use self::{
+    import::{__path_import, import},
+    lists::{__path_list_lists, list_lists},
+    spool::BYTES_MAX as IMPORT_BYTES_MAX,
+};
 use crate::{
     App,
     common::{

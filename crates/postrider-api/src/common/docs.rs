@@ -16,7 +16,7 @@ use utoipa::{
 };
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::common::cookie;
+use crate::{campaigns::stream, common::cookie};
 
 /// The base of the document, to which the generated parts are added.
 #[derive(utoipa::OpenApi)]
@@ -28,7 +28,15 @@ use crate::common::cookie;
     servers((url = "/")),
     security(("key" = []), ("session" = [])),
     modifiers(&Credentials),
-    components(schemas(crate::common::error::Problem)),
+    components(schemas(
+        crate::common::error::Problem,
+        stream::CampaignEvent,
+        stream::frame::StreamBye,
+        stream::frame::StreamSnapshotRequired,
+        stream::news::StreamOverview<'_>,
+        stream::tenant::StreamChanged,
+        stream::tenant::StreamHello,
+    )),
 )]
 pub(crate) struct Document;
 

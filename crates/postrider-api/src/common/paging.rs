@@ -22,7 +22,7 @@ use crate::common::{
 /// Default number of rows of a page.
 const SIZE: u32 = 50;
 /// Maximum number of rows of a page.
-const SIZE_MAX: u32 = 200;
+pub(crate) const SIZE_MAX: u32 = 200;
 /// Maximum length of a cursor, longer than any that the server makes.
 const CURSOR_BYTES_MAX: usize = 1024;
 

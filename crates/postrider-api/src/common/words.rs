@@ -21,6 +21,13 @@ macro_rules! words {
 words! {
     /// Channel on which people are reached.
     Channel { Email, Voice, Social }
+    /// Channel that a provider serves. On `chat` it sends replies to messages.
+    ProviderChannel { Email, Voice, Social, Chat }
+    /// How items in doubt are settled at a provider: it recognises idempotency keys, takes an id of ours, can be asked, reports with the
+    /// key, or only a person can find out.
+    DoubtClass { Key, Natural, Lookup, Echo, Person }
+    /// Type of an event of a campaign.
+    EventType { PhaseStarted, PhasePaused, PhaseResumed, PhaseCompleted, PhaseFailed, CampaignProgress }
     /// Kind of a phase: Postrider delivers it, or another service carries it out and reports.
     PhaseKind { Delivery, External }
     /// The state of a phase.
@@ -74,6 +81,7 @@ words! {
 mod tests {
     use postrider_engine::campaigns::resolver;
     use postrider_model::{
+        DoubtClass::{Echo, Key, Lookup, Natural, Person},
         campaigns, channels,
         jobs::{self, lock_key, schedule},
     };
@@ -87,6 +95,10 @@ mod tests {
     #[test]
     fn the_document_knows_the_words_of_the_model() {
         assert_eq!(spelled(Channel::ALL), spelled(campaigns::Channel::OF_CAMPAIGNS));
+        assert_eq!(spelled(ProviderChannel::ALL), spelled(campaigns::Channel::ALL));
+        let classes = [Key, Natural, Lookup, Echo, Person];
+        assert_eq!(spelled(DoubtClass::ALL), spelled(&classes));
+        assert_eq!(spelled(EventType::ALL), spelled(campaigns::EventType::ALL));
         assert_eq!(spelled(PhaseKind::ALL), spelled(campaigns::PhaseKind::ALL));
         assert_eq!(spelled(PhaseStatus::ALL), spelled(campaigns::PhaseStatus::ALL));
         assert_eq!(spelled(PhaseTrigger::ALL), spelled(campaigns::PhaseTrigger::ALL));

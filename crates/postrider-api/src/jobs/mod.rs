@@ -39,8 +39,8 @@ impl Named for FunctionName {
 
 /// Creates a function that comes with the program, where the tenant has none of this name. False when there is no such function.
 async fn make_builtin(connection: &mut PgConnection, tenant: TenantId, name: &str) -> ApiResult<bool> {
-    let Some((name, grain)) = BUILTINS.iter().find(|(known, _)| *known == name) else { return Ok(false) };
-    store::put_builtin(connection, tenant, name, *grain).await?;
+    let Some(known) = BUILTINS.iter().find(|known| known.name == name) else { return Ok(false) };
+    store::put_builtin(connection, tenant, known.name, known.grain).await?;
     Ok(true)
 }
 

@@ -1,9 +1,12 @@
-//! API keys, sessions, accounts and the audit logs.
+//! API keys, sessions, accounts, the audit logs, the overview and the catalogue.
 
 pub(crate) mod accounts;
 pub(crate) mod audit;
+pub(crate) mod catalogue;
 pub(crate) mod keys;
+pub(crate) mod overview;
 pub(crate) mod sessions;
+pub(crate) mod workers;
 
 use postrider_model::ids::{TenantId, WorkspaceId};
 use postrider_store::{PgConnection, tenancy::tenants};

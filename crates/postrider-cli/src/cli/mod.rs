@@ -3,6 +3,7 @@
 mod ask;
 mod bench;
 mod campaigns;
+mod catalogue;
 mod channels;
 mod completions;
 mod demo;
@@ -112,6 +113,10 @@ enum Command {
     /// Run functions, now or by a schedule, and handle failed runs
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
+    /// Show the numbers of a tenant that say whether something is wrong
+    Overview(tenancy::overview::OverviewArgs),
+    /// List the providers with their settings, and the functions that come with Postrider
+    Catalogue(catalogue::CatalogueArgs),
     /// Show the complete history of a campaign, a run, a send job or an item
     Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
@@ -201,6 +206,8 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::InDoubt(command) => campaigns::in_doubt::run(command, &config).await,
         Command::Channels(command) => channels::run(command, &config).await,
         Command::Jobs(command) => jobs::run(command, &config).await,
+        Command::Overview(args) => tenancy::overview::run(&args, &config).await.map(|()| ExitCode::SUCCESS),
+        Command::Catalogue(args) => catalogue::run(&args, &config),
         Command::Trace(args) => campaigns::trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
         Command::Relay(command) => events::relay::run(command, &config).await,
@@ -218,6 +225,7 @@ fn refuse_database(command: &Command, global: &Global) -> anyhow::Result<()> {
         Command::Demo(_) => "the demo creates its own private cluster and removes it at the end",
         Command::Bench(_) => "the benchmark creates its own private cluster and removes it at the end",
         Command::Sim(_) => "the sim uses no database",
+        Command::Catalogue(_) => "the catalogue describes the program and uses no database",
         _ => return Ok(()),
     };
     for (flag, is_given) in

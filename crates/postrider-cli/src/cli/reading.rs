@@ -31,6 +31,7 @@ pub const COMMANDS: &[&str] = &[
     "jobs schedule show",
     "jobs show",
     "keys list",
+    "overview",
     "relay sinks",
     "tenants context",
     "tenants list",
@@ -46,7 +47,7 @@ mod tests {
 
     /// Programs that run until they are stopped, or print something that is no data of the installation.
     const NOT_ABOUT_DATA: &[&str] =
-        &["bench", "completions", "demo", "man", "master-key generate", "serve", "sim"];
+        &["bench", "catalogue", "completions", "demo", "man", "master-key generate", "serve", "sim"];
 
     /// Commands that change the installation. In embedded mode they make a private cluster where there is none.
     const CHANGING: &[&str] = &[

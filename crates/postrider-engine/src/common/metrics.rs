@@ -124,6 +124,7 @@ pub const METRICS: &[Metric] = &[
     counter("postrider_requests_throttled_total", &[], "Requests refused because their key was too fast, or because too many keys from their address were not valid"),
     gauge("postrider_stream_readers", &[], "Open event streams"),
     counter("postrider_stream_events_sent_total", &[], "Events sent to event streams, counted once per reader"),
+    counter("postrider_stream_overviews_total", &["result"], "Overviews that were read for event streams, once for all readers of a tenant: `read`, or `late` when the database did not answer in time"),
     counter("postrider_stream_readers_too_slow_total", &[], "Event streams that ended because their reader was too slow"),
     counter("postrider_connections_stalled_total", &[], "Connections closed because the client accepted no data for `api.write_timeout_seconds`"),
 ];

@@ -10,18 +10,42 @@ use postrider_model::{
 };
 use serde_json::Value;
 
-/// The functions that every tenant has without setup, with the grain in which each runs once.
-pub const BUILTINS: &[(&str, Grain)] = &[
-    (super::builtin::DETECT_ALERTS, Grain::FiveMinutes),
-    (super::builtin::GENERATE_DECISION_CARDS, Grain::FiveMinutes),
-    (super::builtin::PROCESS_ALERT_NOTIFICATIONS, Grain::FiveMinutes),
-    (super::builtin::NOOP, Grain::FiveMinutes),
+/// A function that every tenant has without setup.
+#[derive(Debug, Clone, Copy)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// The grain in which it runs once.
+    pub grain: Grain,
+    /// Its purpose, in a sentence.
+    pub help: &'static str,
+}
+
+/// The functions that every tenant has without setup.
+pub const BUILTINS: &[Builtin] = &[
+    builtin(
+        super::builtin::DETECT_ALERTS,
+        "Raises alerts about failed and long job runs and about the share of retries, and resolves them.",
+    ),
+    builtin(
+        super::builtin::GENERATE_DECISION_CARDS,
+        "Creates a decision card for each open alert, and closes the cards of resolved alerts.",
+    ),
+    builtin(
+        super::builtin::PROCESS_ALERT_NOTIFICATIONS,
+        "Notifies the recipients in its input about new and resolved alerts.",
+    ),
+    builtin(super::builtin::NOOP, "Returns its input, to try a schedule."),
 ];
+
+const fn builtin(name: &'static str, help: &'static str) -> Builtin {
+    Builtin { name, grain: Grain::FiveMinutes, help }
+}
 
 /// The error for a name that neither comes with Postrider nor is among `provided`, the names that running processes provide.
 #[must_use]
 pub fn unknown(name: &str, provided: &[String]) -> Option<String> {
-    let known = || BUILTINS.iter().map(|(known, _)| *known).chain(provided.iter().map(String::as_str));
+    let known = || BUILTINS.iter().map(|known| known.name).chain(provided.iter().map(String::as_str));
     (!known().any(|known| known == name)).then(|| {
         format!(
             "no function `{name}` comes with Postrider, and no running process provides one; known are {}; start the process that \
@@ -107,7 +131,7 @@ impl Functions {
     /// Names of the functions that do not come with Postrider.
     #[must_use]
     pub fn own_names(&self) -> Vec<String> {
-        let own = self.0.keys().filter(|name| BUILTINS.iter().all(|(known, _)| known != name));
+        let own = self.0.keys().filter(|name| BUILTINS.iter().all(|known| known.name != **name));
         own.cloned().collect()
     }
 

@@ -33,7 +33,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::functions::{BUILTINS, Function, FunctionError, Functions, Invoked, unknown};
+pub use self::functions::{BUILTINS, Builtin, Function, FunctionError, Functions, Invoked, unknown};
 use self::{heartbeat::Heartbeat, perform::Performed, settle::Settler};
 use crate::common::{
     attempts::Attempts, health::Health, held::Held, recorder::record_all, round::within,

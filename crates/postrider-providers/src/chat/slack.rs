@@ -29,6 +29,7 @@ use postrider_model::{
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{Request, StatusCode, header::HeaderValue};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -37,6 +38,7 @@ use url::Url;
 
 use super::inbound;
 use crate::{
+    Description,
     guard::{Answer, Ending, GuardedClient},
     http,
     provider::{Account, Adapter, CallbackRefused, InboundWebhook, InvalidAccount, Provider, Received},
@@ -115,10 +117,17 @@ const RATE_LIMITED: &[&str] = &["message_limit_exceeded", "rate_limited", "ratel
 
 http::adapter!(SlackAdapter opens Slack and reads webhooks with receive);
 
+fn description() -> Description {
+    Description::new("Slack", "Replies of a Slack app in the conversations that it is in.")
+        .settings::<Settings>()
+        .secrets::<Secrets>()
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
 }
@@ -127,10 +136,14 @@ fn api() -> Url {
     http::known("https://slack.com/api")
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Secrets {
+    /// Bot token, like xoxb-….
+    #[schemars(with = "String")]
     bot_token: SecretString,
+    /// Signing secret of the app.
+    #[schemars(with = "String")]
     signing_secret: SecretString,
 }
 

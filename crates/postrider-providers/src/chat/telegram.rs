@@ -25,6 +25,7 @@ use jiff::Timestamp;
 use postrider_model::{Channel, Manifest, Message, Outcome, Rate, channels::InboundMessage};
 use postrider_store::Reservation;
 use reqwest::{Request, StatusCode};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -32,6 +33,7 @@ use url::Url;
 
 use super::inbound;
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, CallbackRefused, InboundWebhook, InvalidAccount, Provider, Received},
@@ -53,10 +55,15 @@ const WEBHOOK_SECRET_CHARS_MAX: usize = 256;
 
 http::adapter!(TelegramAdapter opens Telegram and reads webhooks with receive);
 
+fn description() -> Description {
+    Description::new("Telegram", "Replies of a Telegram bot.").settings::<Settings>().secrets::<Secrets>()
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
 }
@@ -65,10 +72,14 @@ fn api() -> Url {
     http::known("https://api.telegram.org")
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Secrets {
+    /// Token that BotFather gave, like 123:abc.
+    #[schemars(with = "String")]
     bot_token: SecretString,
+    /// The `secret_token` that was given to `setWebhook`.
+    #[schemars(with = "String")]
     webhook_secret: SecretString,
 }
 

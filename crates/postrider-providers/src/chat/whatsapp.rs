@@ -32,6 +32,7 @@ use postrider_model::{
 };
 use postrider_store::Reservation;
 use reqwest::{Request, header::HeaderValue};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -40,6 +41,7 @@ use url::{Url, form_urlencoded};
 
 use super::inbound;
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, CallbackRefused, InboundWebhook, InvalidAccount, Provider, Received},
@@ -116,11 +118,19 @@ const INTERNAL_ERRORS: &[i64] = &[
 
 http::adapter!(WhatsappAdapter opens Whatsapp and reads webhooks with receive);
 
+fn description() -> Description {
+    Description::new("WhatsApp", "Replies from a number of the WhatsApp Business Platform.")
+        .settings::<Settings>()
+        .secrets::<Secrets>()
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Id of the number that sends, as Meta shows it.
     phone_number_id: String,
+    /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
 }
@@ -129,11 +139,17 @@ fn api() -> Url {
     http::known("https://graph.facebook.com/v23.0")
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Secrets {
+    /// Access token of the app.
+    #[schemars(with = "String")]
     access_token: SecretString,
+    /// Secret of the app, with which Meta signs webhooks.
+    #[schemars(with = "String")]
     app_secret: SecretString,
+    /// Text that was given to Meta with the address of the webhook.
+    #[schemars(with = "String")]
     verify_token: SecretString,
 }
 

@@ -17,11 +17,13 @@ use jiff::Timestamp;
 use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate};
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{Request, header::HeaderValue};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::smtp::mailbox;
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, InvalidAccount, Provider},
@@ -39,12 +41,24 @@ const EXAMPLE: &str = r#"{"from": "News <news@example.com>"}"#;
 
 http::adapter!(ResendAdapter opens Resend);
 
+fn description() -> Description {
+    Description::new(
+        "Resend",
+        "E-mail by the HTTP API of Resend. Verify the domain of the sender at Resend first.",
+    )
+    .settings::<Settings>()
+    .secret("API key", "An API key of Resend with permission to send, like re_…")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Sender of every mail, such as `News <news@example.com>`.
     from: String,
+    /// Address for answers, if it is another one.
     reply_to: Option<String>,
+    /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
 }

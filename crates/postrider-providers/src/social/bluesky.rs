@@ -28,6 +28,7 @@ use postrider_model::{
 };
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{Request, StatusCode, header::HeaderValue};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -35,6 +36,7 @@ use tokio::{sync::Mutex, time::Instant};
 use url::Url;
 
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, InvalidAccount, Provider},
@@ -77,16 +79,28 @@ impl Adapter for BlueskyAdapter {
         &MANIFEST
     }
 
+    fn describe(&self) -> Description {
+        description()
+    }
+
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {
         Ok(Arc::new(Bluesky::new(&self.client, &self.sessions, account)?))
     }
 }
 
+fn description() -> Description {
+    Description::new("Bluesky", "Posts of one Bluesky account.")
+        .settings::<Settings>()
+        .secret("App password", "An app password, like xxxx-xxxx-xxxx-xxxx")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Handle or DID of the account.
     identifier: String,
+    /// Address of the server. Needed only for another one than the default.
     #[serde(default = "entryway")]
     url: Url,
 }

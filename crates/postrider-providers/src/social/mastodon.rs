@@ -18,10 +18,12 @@ use jiff::Timestamp;
 use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate};
 use postrider_store::{HeldDoubt, Reservation};
 use reqwest::{Request, StatusCode, header::HeaderValue};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use url::Url;
 
 use crate::{
+    Description,
     guard::{Answer, Ending, GuardedClient},
     http,
     provider::{Account, Adapter, InvalidAccount, Provider},
@@ -46,17 +48,25 @@ const SKEW: Duration = Duration::from_secs(60);
 
 http::adapter!(MastodonAdapter opens Mastodon);
 
+fn description() -> Description {
+    Description::new("Mastodon", "Posts of one account at a Mastodon server.")
+        .settings::<Settings>()
+        .secret("Access token", "An access token with write:statuses, read:statuses and read:accounts")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Address of the server.
     url: Url,
+    /// Visibility of every post.
     #[serde(default)]
     visibility: Visibility,
 }
 
 /// Visibility of a post.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Visibility {
     #[default]

@@ -28,11 +28,13 @@ use reqwest::{
     Method, Request, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 use sha1::Sha1;
 use url::{Url, form_urlencoded};
 
 use crate::{
+    Description,
     guard::{Answer, GuardedClient},
     http,
     provider::{Account, Adapter, Callback, CallbackRefused, Echo, InvalidAccount, Provider},
@@ -57,13 +59,23 @@ const LIST_MAX: &str = "20";
 
 http::adapter!(TwilioAdapter opens Twilio and reads callbacks with read);
 
+fn description() -> Description {
+    Description::new("Twilio", "Voice calls that read a script to the person who answers.")
+        .settings::<Settings>()
+        .secret("Auth token", "The auth token of the account; Twilio signs its callbacks with it")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Account SID, like AC….
     account_sid: String,
+    /// Number that calls, as E.164.
     from: String,
+    /// Public address of this installation, to which Twilio sends status callbacks.
     callback_url: Url,
+    /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
 }

@@ -6,6 +6,7 @@
 //! ```
 
 mod listing;
+mod lists;
 mod reading;
 
 use std::collections::HashSet;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 pub use self::{
     listing::{Filter, Lead, find, has_list, page},
+    lists::{List, MEMBERS_MAX, lists},
     reading::{Summary, read_ahead},
 };
 use crate::{

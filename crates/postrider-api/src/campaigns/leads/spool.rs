@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt;
 use crate::common::error::{ApiError, ApiResult};
 
 /// Most bytes of one body.
-pub(super) const BYTES_MAX: usize = 1024 * 1024 * 1024;
+pub(crate) const BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// Maximum pause of a client in the middle of a body.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Most imports of one tenant at a time, in one process.

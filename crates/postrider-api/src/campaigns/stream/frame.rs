@@ -8,15 +8,34 @@ use std::time::Duration;
 use axum::body::Bytes;
 use postrider_model::ids::CampaignId;
 use postrider_store::campaigns::history::CampaignEvent;
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
+use super::tenant::{StreamChanged, StreamHello};
 use crate::common::error::ApiError;
+
+/// For the document: a campaign is no longer in this stream. Take `GET …/status` and read on after its `sequence`.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StreamSnapshotRequired {
+    campaign_id: uuid::Uuid,
+    reason: Reason,
+}
+
+/// For the document: the last message of a stream that the server ends.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct StreamBye {
+    reason: EndReason,
+}
 
 /// A comment, so that no proxy closes an idle connection.
 pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
 
 /// Why a reader must begin again with a snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = SnapshotReason)]
 pub(crate) enum Reason {
     /// The requested events were removed.
     Pruned,
@@ -27,7 +46,9 @@ pub(crate) enum Reason {
 }
 
 /// Why the server ends a stream without a mistake of its reader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EndReason)]
 pub(crate) enum EndReason {
     /// The process ends.
     Shutdown,
@@ -49,26 +70,40 @@ pub(crate) fn hello(retry: Duration) -> Bytes {
 
 /// Asks the reader to take a snapshot and to go on from its sequence.
 pub(crate) fn snapshot_required(campaign: CampaignId, reason: Reason) -> Bytes {
-    let reason = match reason {
-        Reason::Pruned => "pruned",
-        Reason::Ahead => "ahead",
-        Reason::TooSlow => "too_slow",
-    };
     named("snapshot_required", &json!({ "campaignId": campaign, "reason": reason }))
+}
+
+/// The first message of a tenant's stream.
+pub(crate) fn hello_tenant(hello: &StreamHello, retry: Duration) -> Result<Bytes, ApiError> {
+    let data = serde_json::to_value(hello)
+        .map_err(|error| ApiError::Internal(format!("a greeting cannot be written: {error}")))?;
+    Ok(reconnecting_after(retry, &named("hello", &data)))
+}
+
+/// Names lists that have changed.
+pub(crate) fn changed(changed: &StreamChanged) -> Bytes {
+    named("changed", &json!(changed))
+}
+
+/// An [`event`] of the history as a message of a tenant's stream: it has a name and no id, because the stream has several histories.
+pub(crate) fn campaign(event: &Bytes) -> [Bytes; 2] {
+    let data = event.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    [Bytes::from_static(b"event: campaign\n"), event.slice(data..)]
 }
 
 /// Announces the end of the stream, and the delay before the reader reconnects.
 pub(crate) fn bye(reason: EndReason, retry: Duration) -> Bytes {
-    let reason = match reason {
-        EndReason::Shutdown => "shutdown",
-        EndReason::Key => "key",
-    };
+    reconnecting_after(retry, &named("bye", &json!({ "reason": reason })))
+}
+
+/// A message that also sets the delay before the reader reconnects.
+fn reconnecting_after(retry: Duration, message: &[u8]) -> Bytes {
     let mut frame = format!("retry: {}\n", retry.as_millis()).into_bytes();
-    frame.extend(named("bye", &json!({ "reason": reason })));
+    frame.extend(message);
     frame.into()
 }
 
-fn named(name: &str, data: &serde_json::Value) -> Bytes {
+pub(super) fn named(name: &str, data: &serde_json::Value) -> Bytes {
     Bytes::from(format!("event: {name}\ndata: {data}\n\n"))
 }
 
@@ -98,6 +133,10 @@ mod tests {
             serde_json::from_str(lines[1].trim_start_matches("data: ")).unwrap_or_default();
         assert_eq!(data["payload"]["reason"], "a\r\nb");
         assert_eq!((&data["type"], &data["sequence"]), (&json!("phase_failed"), &json!(42)));
+
+        let parts = campaign(&event(&happened).unwrap_or_default());
+        let message = String::from_utf8(parts.concat()).unwrap_or_default();
+        assert_eq!(message, format!("event: campaign\n{}\n\n", lines[1]));
     }
 
     #[test]

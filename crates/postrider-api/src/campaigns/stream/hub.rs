@@ -2,7 +2,7 @@
 //!
 //! One loop per process polls the campaigns that have readers: on a hint of the database, and once a second. It reads each new event
 //! once and puts it into the campaign's feed, which all its readers share. Readers hold no connection, and without readers the loop
-//! neither listens nor queries.
+//! neither listens nor queries. A second loop reads the overviews of tenants with readers of `GET /stream`, each once per interval.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,15 @@ use postrider_store::{
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{feed::Feed, frame};
-use crate::common::error::{ApiError, ApiResult};
+use super::{
+    feed::Feed,
+    frame::{self, EndReason},
+    news::News,
+};
+use crate::{
+    common::error::{ApiError, ApiResult},
+    tenancy::overview::Overviews,
+};
 
 /// Poll interval without a hint.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -40,6 +47,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 const KEYS_EVERY: Duration = Duration::from_secs(2);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
+/// How often the overview of a tenant is read, for any number of readers.
+const OVERVIEW_EVERY: Duration = Duration::from_secs(2);
 /// Events per step. Less than a feed holds, so that one step overtakes no reader that is up to date.
 const PAGE: i64 = 128;
 /// Events of one step of a reader that catches up by itself.
@@ -71,6 +80,8 @@ struct Shared {
     draining: CancellationToken,
     readers: Mutex<Readers>,
     arrived: Notify,
+    overviews: Overviews,
+    overview_wanted: Notify,
     catch_ups: Semaphore,
     meters: Meters,
 }
@@ -80,6 +91,8 @@ pub(super) struct Meters {
     readers: Gauge,
     pub(super) sent: Counter,
     pub(super) too_slow: Counter,
+    overviews_read: Counter,
+    overviews_late: Counter,
 }
 
 #[derive(Default)]
@@ -94,10 +107,21 @@ struct Tenant {
     count: usize,
     feeds: HashMap<CampaignId, (usize, Arc<watch::Sender<Feed>>)>,
     keys: HashMap<Credential, (usize, Arc<AtomicBool>)>,
+    /// Number of readers of the tenant's stream, and the news that they share.
+    overview_readers: usize,
+    news: Arc<watch::Sender<News>>,
 }
 
 /// A campaign with readers, and its feed.
 type Watched = (CampaignId, Arc<watch::Sender<Feed>>);
+
+impl Tenant {
+    /// Wakes all readers.
+    fn wake(&self) {
+        self.feeds.values().for_each(|(_, feed)| feed.send_modify(|_| {}));
+        self.news.send_modify(|_| {});
+    }
+}
 
 impl Hub {
     /// A hub without readers. Its loop is [`Hub::run`]. `listen_url` must lead to the server itself.
@@ -105,6 +129,7 @@ impl Hub {
         pool: Pool,
         listen_url: &str,
         settings: StreamSettings,
+        overviews: Overviews,
         draining: CancellationToken,
     ) -> Result<Self, StoreError> {
         // An invalid URL is refused now, and not when the first reader comes.
@@ -113,6 +138,8 @@ impl Hub {
             readers: metrics::gauge!("postrider_stream_readers"),
             sent: metrics::counter!("postrider_stream_events_sent_total"),
             too_slow: metrics::counter!("postrider_stream_readers_too_slow_total"),
+            overviews_read: metrics::counter!("postrider_stream_overviews_total", "result" => "read"),
+            overviews_late: metrics::counter!("postrider_stream_overviews_total", "result" => "late"),
         };
         Ok(Self(Arc::new(Shared {
             pool,
@@ -121,6 +148,8 @@ impl Hub {
             draining,
             readers: Mutex::default(),
             arrived: Notify::new(),
+            overviews,
+            overview_wanted: Notify::new(),
             catch_ups: Semaphore::new(CATCH_UPS_MAX),
             meters,
         })))
@@ -141,7 +170,8 @@ impl Hub {
                         self.serve(hints).await;
                         session.cancel();
                     };
-                    tokio::join!(listening, serving);
+                    let overviews = session.run_until_cancelled(self.read_overviews());
+                    tokio::join!(listening, serving, overviews);
                 }
                 Err(error) => tracing::error!("streams cannot be served: {error}"),
             }
@@ -183,13 +213,66 @@ impl Hub {
         self.wake_all();
     }
 
+    /// Reads the overviews of tenants with readers, one tenant after the other, each once per interval at most.
+    async fn read_overviews(&self) {
+        loop {
+            let began = Instant::now();
+            for (tenant, news) in self.due_overviews() {
+                let read = self.0.overviews.read(tenant).await;
+                let noted = match read {
+                    Ok((overview, marks)) => {
+                        self.0.meters.overviews_read.increment(1);
+                        note(&news, |news| news.publish(overview, marks))
+                    }
+                    Err(error) => {
+                        self.0.meters.overviews_late.increment(1);
+                        tracing::warn!(
+                            tenant = %tenant,
+                            "failed to read an overview; retrying in {OVERVIEW_EVERY:?}: {error}"
+                        );
+                        note(&news, News::miss)
+                    }
+                };
+                if let Err(error) = noted {
+                    tracing::error!("an overview is not sent: {error}");
+                }
+            }
+            // As in `serve`, this loop leaves the connection to others for half of the time.
+            tokio::time::sleep(began.elapsed().max(LOOK_PAUSE)).await;
+            let wait = self.next_overview_in();
+            tokio::select! {
+                () = self.0.overview_wanted.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    fn due_overviews(&self) -> Vec<(TenantId, Arc<watch::Sender<News>>)> {
+        let readers = self.lock();
+        let with_readers = readers.tenants.iter().filter(|(_, tenant)| tenant.overview_readers > 0);
+        let due = with_readers.filter(|(_, tenant)| tenant.news.borrow().due_in(OVERVIEW_EVERY).is_zero());
+        due.map(|(id, tenant)| (*id, Arc::clone(&tenant.news))).collect()
+    }
+
+    /// Time until the overview of some tenant is due.
+    fn next_overview_in(&self) -> Duration {
+        let readers = self.lock();
+        let with_readers = readers.tenants.values().filter(|tenant| tenant.overview_readers > 0);
+        let waits = with_readers.map(|tenant| tenant.news.borrow().due_in(OVERVIEW_EVERY));
+        waits.min().unwrap_or(OVERVIEW_EVERY)
+    }
+
     /// Reads new events, tenant by tenant. An error at one tenant is returned at the end; the other tenants get their events.
     async fn look(&self) -> ApiResult<()> {
         let mut looked = Ok(());
         for (tenant, watched) in self.watched() {
             // Without a connection no tenant can be read.
             let transaction = pool::begin_as(&self.0.pool, tenant).await?;
-            looked = looked.and(look_at(transaction, tenant, watched).await);
+            let result = look_at(transaction, tenant, watched).await;
+            if !matches!(result, Ok(false)) {
+                self.wake_news(tenant);
+            }
+            looked = looked.and(result.map(|_| ()));
         }
         looked
     }
@@ -224,8 +307,13 @@ impl Hub {
         Ok(())
     }
 
-    /// Registers one more reader of an existing campaign, within the limits.
-    pub(super) fn register(&self, caller: &Caller, extent: Extent) -> ApiResult<ReaderSlot> {
+    /// Registers one more reader of existing campaigns, within the limits. Returns a feed for each campaign, in their order.
+    pub(super) fn register(
+        &self,
+        caller: &Caller,
+        extents: &[Extent],
+        reads_overview: bool,
+    ) -> ApiResult<(ReaderSlot, Vec<watch::Receiver<Feed>>)> {
         let settings = &self.0.settings;
         let mut readers = self.lock();
         if readers.count >= settings.readers_max {
@@ -244,26 +332,35 @@ impl Hub {
             });
         }
         tenant.count += 1;
-        let (of_feed, feed) = tenant
-            .feeds
-            .entry(extent.campaign)
-            .or_insert_with(|| (0, Arc::new(watch::Sender::new(Feed::after(extent.newest)))));
-        *of_feed += 1;
+        tenant.overview_readers += usize::from(reads_overview);
+        let mut feeds = Vec::with_capacity(extents.len());
+        for extent in extents {
+            let (of_feed, feed) = tenant
+                .feeds
+                .entry(extent.campaign)
+                .or_insert_with(|| (0, Arc::new(watch::Sender::new(Feed::after(extent.newest)))));
+            *of_feed += 1;
+            feeds.push(feed.subscribe());
+        }
         let (of_key, is_out) = tenant.keys.entry(caller.credential()).or_default();
         *of_key += 1;
         let slot = ReaderSlot {
             hub: self.clone(),
             tenant: caller.tenant_id,
             key: caller.credential(),
-            campaign: extent.campaign,
-            feed: feed.subscribe(),
+            campaigns: extents.iter().map(|extent| extent.campaign).collect(),
+            reads_overview,
+            news: Arc::clone(&tenant.news),
             is_out: Arc::clone(is_out),
         };
         readers.count += 1;
         self.0.meters.readers.set(readers.count as f64);
         drop(readers);
         self.0.arrived.notify_one();
-        Ok(slot)
+        if reads_overview {
+            self.0.overview_wanted.notify_one();
+        }
+        Ok((slot, feeds))
     }
 
     fn leave(&self, slot: &ReaderSlot) {
@@ -276,7 +373,10 @@ impl Hub {
             readers.tenants.remove(&slot.tenant);
             return;
         }
-        drop_one(&mut tenant.feeds, &slot.campaign);
+        tenant.overview_readers -= usize::from(slot.reads_overview);
+        for campaign in &slot.campaigns {
+            drop_one(&mut tenant.feeds, campaign);
+        }
         drop_one(&mut tenant.keys, &slot.key);
     }
 
@@ -285,7 +385,8 @@ impl Hub {
         let of = |tenant: &Tenant| {
             tenant.feeds.iter().map(|(campaign, (_, feed))| (*campaign, Arc::clone(feed))).collect()
         };
-        readers.tenants.iter().map(|(id, tenant)| (*id, of(tenant))).collect()
+        let with_feeds = readers.tenants.iter().filter(|(_, tenant)| !tenant.feeds.is_empty());
+        with_feeds.map(|(id, tenant)| (*id, of(tenant))).collect()
     }
 
     fn keys(&self) -> Vec<(TenantId, HashMap<Credential, Arc<AtomicBool>>)> {
@@ -296,15 +397,20 @@ impl Hub {
     }
 
     fn wake(&self, tenant: TenantId) {
-        for (_, feed) in self.lock().tenants.get(&tenant).iter().flat_map(|tenant| tenant.feeds.values()) {
-            feed.send_modify(|_| {});
+        if let Some(tenant) = self.lock().tenants.get(&tenant) {
+            tenant.wake();
+        }
+    }
+
+    /// Wakes the readers of the tenant's stream, which look at their feeds.
+    fn wake_news(&self, tenant: TenantId) {
+        if let Some(tenant) = self.lock().tenants.get(&tenant) {
+            tenant.news.send_modify(|_| {});
         }
     }
 
     fn wake_all(&self) {
-        for (_, feed) in self.lock().tenants.values().flat_map(|tenant| tenant.feeds.values()) {
-            feed.send_modify(|_| {});
-        }
+        self.lock().tenants.values().for_each(Tenant::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, Readers> {
@@ -317,10 +423,6 @@ impl Hub {
 
     pub(super) fn meters(&self) -> &Meters {
         &self.0.meters
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.0.draining.is_cancelled()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -337,28 +439,47 @@ fn drop_one<K: std::hash::Hash + Eq, V>(counted: &mut HashMap<K, (usize, V)>, ke
     }
 }
 
-/// Reads the new events of one tenant.
-async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Watched>) -> ApiResult<()> {
+/// Changes the news of a tenant, and wakes its readers if they should learn it at once.
+fn note(news: &watch::Sender<News>, change: impl FnOnce(&mut News) -> ApiResult<bool>) -> ApiResult<()> {
+    let mut noted = Ok(());
+    news.send_if_modified(|news| match change(news) {
+        Ok(is_new) => is_new,
+        Err(error) => {
+            noted = Err(error);
+            false
+        }
+    });
+    noted
+}
+
+/// Reads the new events of one tenant. Returns whether there were any.
+async fn look_at(mut transaction: Transaction, tenant: TenantId, watched: Vec<Watched>) -> ApiResult<bool> {
     let campaigns: Vec<CampaignId> = watched.iter().map(|(campaign, _)| *campaign).collect();
     let extents = history::extents(&mut transaction, tenant, &campaigns).await?;
     let newest: HashMap<CampaignId, i64> =
         extents.into_iter().map(|extent| (extent.campaign, extent.newest)).collect();
+    let mut is_new = false;
     for (campaign, feed) in watched {
         let known = feed.borrow().newest();
         match newest.get(&campaign) {
             Some(&newest) if newest > known => {
+                is_new = true;
                 pull(&mut transaction, tenant, campaign, &feed, newest).await?;
             }
             Some(&newest) if newest == known => {}
             // The campaign is gone, or its history is shorter than it was: an older copy was restored.
-            _ => feed.send_modify(Feed::break_off),
+            _ => {
+                is_new = true;
+                feed.send_modify(Feed::break_off);
+            }
         }
         feed.send_if_modified(|feed| {
             feed.forget(Instant::now());
             false
         });
     }
-    Ok(pool::commit(transaction).await?)
+    pool::commit(transaction).await?;
+    Ok(is_new)
 }
 
 /// Reads the new events of one campaign, in steps.
@@ -396,8 +517,9 @@ pub(super) struct ReaderSlot {
     hub: Hub,
     tenant: TenantId,
     key: Credential,
-    pub(super) campaign: CampaignId,
-    pub(super) feed: watch::Receiver<Feed>,
+    campaigns: Vec<CampaignId>,
+    reads_overview: bool,
+    news: Arc<watch::Sender<News>>,
     is_out: Arc<AtomicBool>,
 }
 
@@ -411,13 +533,29 @@ impl ReaderSlot {
         self.is_out.load(Ordering::Relaxed)
     }
 
-    /// A page of the events after a number, from the database: those that have happened, or none if they were removed.
-    pub(super) async fn page_after(&self, sequence: i64) -> ApiResult<Vec<(i64, Bytes)>> {
+    /// The news that the readers of the tenant's stream share.
+    pub(super) fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    /// Why the server ends the stream: the process ends, or the API key is no longer active.
+    pub(super) fn end(&self) -> Option<EndReason> {
+        if self.hub.0.draining.is_cancelled() {
+            return Some(EndReason::Shutdown);
+        }
+        self.is_out.load(Ordering::Relaxed).then_some(EndReason::Key)
+    }
+
+    /// A page of the events of a campaign after a number, from the database: those that have happened, or none if they were removed.
+    pub(super) async fn page_after(
+        &self,
+        campaign: CampaignId,
+        sequence: i64,
+    ) -> ApiResult<Vec<(i64, Bytes)>> {
         let shared = &self.hub.0;
         let permit = shared.catch_ups.acquire().await;
         let mut transaction = pool::begin_as(&shared.pool, self.tenant).await?;
-        let events =
-            history::after(&mut transaction, self.tenant, self.campaign, sequence, CATCH_UP_PAGE).await?;
+        let events = history::after(&mut transaction, self.tenant, campaign, sequence, CATCH_UP_PAGE).await?;
         pool::commit(transaction).await?;
         drop(permit);
         events.iter().map(|event| Ok((event.sequence, frame::event(event)?))).collect()

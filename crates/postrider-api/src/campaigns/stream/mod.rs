@@ -1,16 +1,23 @@
-//! `GET /campaigns/{id}/events`: streams the events of a campaign.
+//! `GET /campaigns/{id}/events` streams the events of a campaign, and `GET /stream` the overview of a tenant with the events of
+//! several campaigns.
 //!
 //! | file | what |
 //! |---|---|
 //! | `hub.rs` | one loop per process that reads each event once, and the limits of readers |
 //! | `feed.rs` | the newest events of one campaign, shared by its readers |
-//! | `reader.rs` | the next message of one reader |
+//! | `follower.rs` | the position of one reader in one feed |
+//! | `reader.rs` | the next message of the reader of one campaign |
+//! | `news.rs` | the overview of one tenant, shared by its readers |
+//! | `tenant.rs` | the stream of a tenant, and the next message of its reader |
 //! | `frame.rs` | messages as they are on the wire |
 
 mod feed;
-mod frame;
+mod follower;
+pub(crate) mod frame;
 mod hub;
+pub(crate) mod news;
 mod reader;
+pub(crate) mod tenant;
 
 use axum::{
     body::Body,
@@ -28,13 +35,14 @@ use utoipa::{IntoParams, ToSchema};
 
 pub use hub::{Hub, StreamSettings};
 
-use self::{frame::Reason, reader::Reader};
+use self::{follower::Follower, frame::Reason, reader::Reader};
 use crate::{
     App,
     common::{
         auth::Viewer,
         body::{Path, Query},
         error::{ApiError, ApiResult},
+        words,
     },
 };
 
@@ -86,6 +94,23 @@ pub(crate) enum StreamNotice {
     Bye,
 }
 
+/// For the document: an event of a campaign's history, as the data of a message.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CampaignEvent {
+    #[schema(value_type = words::EventType)]
+    r#type: postrider_model::campaigns::EventType,
+    campaign_id: uuid::Uuid,
+    /// Name of the phase.
+    phase: String,
+    /// Its place in the history of the campaign, which has no gaps.
+    sequence: i64,
+    timestamp: jiff::Timestamp,
+    /// Further data, which depends on the type.
+    #[schema(value_type = Object)]
+    payload: serde_json::Value,
+}
+
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Streams the events of a campaign as server-sent events.
@@ -130,7 +155,9 @@ pub(crate) async fn events(
     let extent = extents.first().copied().ok_or(ApiError::NotFound("campaign"))?;
     Ok(match start(after, extent) {
         Ok(at) => {
-            let reader = Reader::new(app.stream.register(&caller, extent)?, at, at == extent.newest);
+            let (slot, feeds) = app.stream.register(&caller, &[extent], false)?;
+            let feed = feeds.into_iter().next().ok_or(ApiError::NotFound("campaign"))?;
+            let reader = Reader::new(slot, Follower::new(campaign, feed, at, at == extent.newest));
             answer(Body::from_stream(reader.frames()))
         }
         Err(reason) => answer(Body::from(frame::snapshot_required(campaign, reason))),

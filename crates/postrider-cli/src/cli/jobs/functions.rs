@@ -153,7 +153,7 @@ fn check(args: &PutArgs, config: &Config) -> anyhow::Result<CheckedInput> {
     };
     let own_grain = match &target {
         Target::Builtin(name) => {
-            BUILTINS.iter().find(|(builtin, _)| builtin == name).map(|(_, grain)| *grain)
+            BUILTINS.iter().find(|builtin| builtin.name == *name).map(|builtin| builtin.grain)
         }
         _ => None,
     };
@@ -246,10 +246,17 @@ async fn list(of: &ForTenant, json: bool, installation: &Installation) -> anyhow
         return output::json(&functions);
     }
     // The functions of Postrider are listed before their first use, too.
-    let unused = BUILTINS.iter().filter(|(name, _)| functions.iter().all(|known| known.name != *name));
-    let unused = unused.map(|(name, grain)| {
+    let unused = BUILTINS.iter().filter(|builtin| functions.iter().all(|known| known.name != builtin.name));
+    let unused = unused.map(|builtin| {
         let ready = || "comes with Postrider".to_owned();
-        [(*name).to_owned(), ready(), grain.to_string(), "-".to_owned(), "-".to_owned(), "-".to_owned()]
+        [
+            builtin.name.to_owned(),
+            ready(),
+            builtin.grain.to_string(),
+            "-".to_owned(),
+            "-".to_owned(),
+            "-".to_owned(),
+        ]
     });
     let provided = functions::provided(&mut transaction).await?;
     let provided = provided.into_iter().filter(|name| functions.iter().all(|known| known.name != *name));

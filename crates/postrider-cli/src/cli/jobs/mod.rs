@@ -103,8 +103,8 @@ async fn function(
     if let Some(known) = find(connection, tenant.id, name).await? {
         return Ok(known);
     }
-    if let Some((name, grain)) = BUILTINS.iter().find(|(builtin, _)| *builtin == name) {
-        put_builtin(connection, tenant.id, name, *grain).await?;
+    if let Some(builtin) = BUILTINS.iter().find(|builtin| builtin.name == name) {
+        put_builtin(connection, tenant.id, builtin.name, builtin.grain).await?;
         if let Some(made) = find(connection, tenant.id, name).await? {
             return Ok(made);
         }

@@ -21,6 +21,7 @@ mod jobs;
 mod leads;
 pub mod material;
 mod openapi;
+mod overview;
 mod paging;
 mod phases;
 mod plans;

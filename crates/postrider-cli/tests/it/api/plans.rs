@@ -14,7 +14,7 @@ use postrider_store::{
         runs,
     },
     postgres::pool,
-    tenancy::audit,
+    tenancy::{audit, overview},
 };
 use uuid::Uuid;
 
@@ -341,6 +341,95 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
             Ok(doubts::page(connection, tenant, &filter, None, SIZE).await?.items)
         })
         .await?;
+    }
+    Ok(())
+}
+
+/// Much of everything that the overview counts, most of it over, and the same for another tenant.
+async fn fill_the_rest(stage: &Stage) -> anyhow::Result<()> {
+    for tenant in
+        crate::sql::texts(&stage.admin, "select id::text from tenancy.tenants where name in ('acme', 'beta')")
+            .await?
+    {
+        let account =
+            format!("(select id from tenancy.provider_accounts where tenant_id = '{tenant}' limit 1)");
+        let sql = format!(
+            "set session_replication_role = replica;
+             insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+             select item.id, '{tenant}', {account}, 'sim', run.campaign_id, item.in_doubt_since
+               from execution.channel_outbox as item
+                    join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+              where item.tenant_id = '{tenant}' and item.in_doubt_since is not null;
+             insert into m10_recovery.outbox (aggregate_type, aggregate_id, event_type, payload, tenant_id, processed_at, retry_count)
+             select 'order', n::text, 'order.placed', '{{}}', '{tenant}', case when n % 1000 > 0 then now() end, n % 7
+               from generate_series(1, 50000) as n;
+             insert into jobs.functions (id, tenant_id, name, kind, target)
+             values (gen_random_uuid(), '{tenant}', 'noop', 'builtin', 'noop');
+             insert into jobs.job_runs (tenant_id, function_name, lock_key, status, completed_at, created_at, grain, grain_start)
+             select '{tenant}', 'noop', n::text, 'completed', now(), now() - n * interval '1 minute', 'day', now()
+               from generate_series(1, 30000) as n;
+             insert into jobs.sync_errors (tenant_id, error_type, error_code, error_message, source_entity_type, source_entity_id,
+                    is_resolved, resolved_at, resolved_by)
+             select '{tenant}', 'job', 'EXECUTION_ERROR', 'broken', 'job_run', gen_random_uuid(), n > 30,
+                    case when n > 30 then now() end, case when n > 30 then 'test' end
+               from generate_series(1, 20000) as n;
+             insert into channels.channel_messages (id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id,
+                    text, status, correlation_id)
+             select gen_random_uuid(), '{tenant}', {account}, 'sim', n::text, 's', 'r', 'hello',
+                    case when n % 1000 = 0 then 'dispatch_failed' else 'executed' end, gen_random_uuid()
+               from generate_series(1, 30000) as n;
+             insert into channels.channel_outbox (tenant_id, channel_message_id, account_id, provider, recipient_id, payload, status,
+                    sent_at, correlation_id)
+             select '{tenant}', id, account_id, 'sim', 'r', '{{}}', case when status = 'executed' then 'sent' else 'dead' end,
+                    case when status = 'executed' then now() end, gen_random_uuid()
+               from channels.channel_messages where tenant_id = '{tenant}';
+             set session_replication_role = default"
+        );
+        execute(&stage.admin, sql).await?;
+    }
+    for table in ["execution.campaign_phases", "execution.job_queue", "jobs.job_runs", "m10_recovery.outbox"]
+    {
+        execute(&stage.admin, format!("vacuum analyze {table}")).await?;
+    }
+    Ok(execute(&stage.admin, "analyze").await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_reads_few_rows_however_much_there_is() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    // Before anything is there, so that a plan that the session keeps from then on is tried, too.
+    let app = stage.world.pool("postrider_app").await?;
+    let mut session = app.acquire().await?;
+    let read = async |connection: &mut PgConnection| {
+        crate::sql::execute(&mut *connection, crate::sql::acting_as(stage.acme.id.0)).await?;
+        anyhow::Ok(overview::read_in(connection, stage.acme.id, 5, &["sim".to_owned()]).await?)
+    };
+    let mut empty = sqlx::Connection::begin(&mut *session).await?;
+    assert_eq!(read(&mut empty).await?.items_in_doubt, 0);
+    empty.commit().await?;
+    fill(&stage).await?;
+    fill_the_rest(&stage).await?;
+
+    let tables = "select relname || ' ' || seq_scan from pg_stat_xact_user_tables
+                   where schemaname in ('execution', 'channels', 'jobs', 'm10_recovery', 'tenancy') order by 1";
+    let fetched = "select relname || ' ' || coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
+                    where schemaname in ('execution', 'channels', 'jobs', 'm10_recovery') and idx_tup_fetch > 0";
+    let mut transaction = sqlx::Connection::begin(&mut *session).await?;
+    let scans = texts(&mut *transaction, tables).await?;
+    let counts = read(&mut transaction).await?;
+    assert_eq!(texts(&mut *transaction, tables).await?, scans, "tables that were read from end to end");
+    assert_eq!(
+        (counts.phases_not_started, counts.items_in_doubt, counts.jobs_locked, counts.items_begun),
+        (5000, 30, 1, 50)
+    );
+    assert_eq!((counts.items_in_flight, counts.items_in_doubt_for_person), (20, 0));
+    assert_eq!((counts.sync_errors, counts.replies_dead, counts.messages_dispatch_failed), (30, 30, 30));
+    assert_eq!((counts.events_pending, counts.job_runs_total_24h), (50, 1440));
+    for line in texts(&mut *transaction, fetched).await? {
+        let (table, rows) = line.split_once(' ').unwrap_or_default();
+        // The runs of a day are read as rows, and the doubts; everything else in its index, or as few rows.
+        let most = if table == "job_runs" { 1600 } else { 300 };
+        assert!(rows.parse::<i64>()? <= most, "{table}: {rows} rows were read");
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod import;
 mod in_doubt;
 mod items;
 mod jobs;
+mod overview;
 mod phases;
 mod scripts;
 mod secrets;

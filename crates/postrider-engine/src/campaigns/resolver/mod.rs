@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::decide::{Facts, Step, Verdict, conclude, conclude_repeat, step};
 pub use self::{
     decide::Pause,
-    settled_by::{SettledBy, settled_at, settled_by, settled_in},
+    settled_by::{SettledBy, settled_at, settled_by, settled_by_class, settled_in},
 };
 use super::render::message_now;
 use crate::common::{attempts::Attempts, health::Health};

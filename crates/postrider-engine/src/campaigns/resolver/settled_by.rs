@@ -46,18 +46,17 @@ pub fn settled_by(doubt: &Doubt, adapters: &Adapters) -> SettledBy {
 /// The way in which an item at this vendor will be settled.
 #[must_use]
 pub fn settled_at(provider: &str, is_for_person: bool, adapters: &Adapters) -> SettledBy {
-    let class = adapters.get(provider).map(|adapter| adapter.manifest().doubt);
-    match class {
-        Some(class) if !is_for_person => of_class(class),
-        _ => SettledBy::Person,
+    if is_for_person {
+        return SettledBy::Person;
     }
+    settled_by_class(adapters.get(provider).map(|adapter| adapter.manifest().doubt))
 }
 
 /// The items that will be settled in one of these ways, in terms of vendors.
 #[must_use]
 pub fn settled_in(ways: &[SettledBy], adapters: &Adapters) -> Settled {
     let names = |is_among: &dyn Fn(SettledBy) -> bool| {
-        let manifests = adapters.manifests().filter(|manifest| is_among(of_class(manifest.doubt)));
+        let manifests = adapters.manifests().filter(|manifest| is_among(settled_by_class(Some(manifest.doubt))));
         manifests.map(|manifest| manifest.name.to_owned()).collect()
     };
     Settled {
@@ -67,11 +66,13 @@ pub fn settled_in(ways: &[SettledBy], adapters: &Adapters) -> Settled {
     }
 }
 
-fn of_class(class: DoubtClass) -> SettledBy {
+/// The way in which items of this class are settled until the resolver leaves one to a person. `None` is a provider without an adapter.
+#[must_use]
+pub fn settled_by_class(class: Option<DoubtClass>) -> SettledBy {
     match class {
-        DoubtClass::Key | DoubtClass::Natural => SettledBy::Repeat,
-        DoubtClass::Lookup => SettledBy::LookUp,
-        DoubtClass::Echo => SettledBy::Callback,
-        DoubtClass::Person => SettledBy::Person,
+        Some(DoubtClass::Key | DoubtClass::Natural) => SettledBy::Repeat,
+        Some(DoubtClass::Lookup) => SettledBy::LookUp,
+        Some(DoubtClass::Echo) => SettledBy::Callback,
+        Some(DoubtClass::Person) | None => SettledBy::Person,
     }
 }

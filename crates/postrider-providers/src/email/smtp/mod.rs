@@ -34,8 +34,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use postrider_model::{Channel, IdempotencyKey, Manifest, Message, Outcome, Span};
 use postrider_store::Reservation;
 use rustls::pki_types::ServerName;
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use url::Host;
@@ -46,6 +47,7 @@ use self::{
     connection::{Connection, ConnectionError, Reply},
 };
 use crate::{
+    Description,
     guard::GuardedClient,
     provider::{Account, Adapter, InvalidAccount, Provider},
     text,
@@ -78,27 +80,47 @@ impl Adapter for SmtpAdapter {
         &MANIFEST
     }
 
+    fn describe(&self) -> Description {
+        description()
+    }
+
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount> {
         Ok(Arc::new(self.server(account)?))
     }
 }
 
+fn description() -> Description {
+    Description::new(
+        "SMTP relay",
+        "E-mail by any SMTP server. A person settles items in doubt with the log of the server.",
+    )
+    .settings::<Settings>()
+    .maybe_secret("Password", "The password of the user; empty for a server without a login")
+}
+
 /// Settings of an account.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    /// Name or address of the server.
     host: String,
+    /// Port of the server. By default the one of `security`.
     port: Option<u16>,
+    /// Encryption of the connection.
     #[serde(default)]
     security: Security,
+    /// User name, if the server asks for a login.
     user: Option<String>,
+    /// Sender of every mail, such as `News <news@example.com>`.
     from: String,
+    /// Address for answers, if it is another one.
     reply_to: Option<String>,
+    /// Name of this machine in `EHLO`.
     hello: Option<String>,
 }
 
 /// The encryption of a connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Security {
     /// TLS from the first byte.

@@ -80,6 +80,7 @@ const SOURCES: &[Source] = sources![
     // of every area use protect and refuse_change.
     Replaceable "tenancy/functions/context.sql",
     Replaceable "tenancy/functions/guards.sql",
+    Replaceable "tenancy/functions/overview.sql",
     Replaceable "tenancy/functions/transactions.sql",
     Replaceable "tenancy/functions/keys.sql",
     Replaceable "tenancy/functions/sessions.sql",

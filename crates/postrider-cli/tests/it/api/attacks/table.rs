@@ -106,6 +106,12 @@ pub const ATTACKS: &[Attack] = &[
     // The key is in the body.
     attack("create_session", Needs::Nothing, Names::Nothing, Sent::Json(|things| json!({ "key": things.tenant.viewer, "name": format!("{}-person", things.mark) })), 200),
     attack("whoami", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("get_overview", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("get_catalogue", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_workers", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_lead_lists", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    // A stream that is refused, so that the answer ends. Other tests read it.
+    Attack { query: "?campaign=none", ..attack("stream_tenant", VIEWER, Names::Nothing, Sent::Nothing, 400) },
     attack("list_keys", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_sessions", ADMIN, Names::Nothing, Sent::Nothing, 200),
     attack("list_provider_accounts", VIEWER, Names::Nothing, Sent::Nothing, 200),

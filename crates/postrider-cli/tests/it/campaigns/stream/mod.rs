@@ -6,6 +6,7 @@ mod cutter;
 mod lives;
 mod order;
 mod peers;
+mod tenant;
 mod watching;
 
 use anyhow::Context;

@@ -105,7 +105,8 @@ impl Tenant {
                                                    idempotency_key, in_doubt_since)
              select '{item}', tenant_id, workspace_id, run_id, id, 'email', 'smtp', '{lead}', 'key', now() - interval '1 day'
                from execution.job_queue where run_id = '{run}';
-             insert into execution.doubts (outbox_id, tenant_id, account_id, provider) values ('{item}', '{id}', '{account}', 'smtp');
+             insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+             values ('{item}', '{id}', '{account}', 'smtp', '{campaign}', now());
              insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
              values ('{id}', '{account}', 'key', 'theirs', 'done', true);
              insert into execution.account_states (tenant_id, account_id) values ('{id}', '{account}');
