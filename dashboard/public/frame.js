@@ -9,8 +9,18 @@ addEventListener("message", (event) => {
   for (const element of shown.querySelectorAll("*")) {
     for (const { name, value } of [...element.attributes]) {
       const isHandler = name.toLowerCase().startsWith("on");
-      const isAddress = ["href", "src", "srcset", "action", "formaction", "xlink:href", "background", "poster"].includes(name.toLowerCase());
-      if (isHandler || (isAddress && !value.trim().toLowerCase().startsWith("data:image/"))) element.removeAttribute(name);
+      const isAddress = [
+        "href",
+        "src",
+        "srcset",
+        "action",
+        "formaction",
+        "xlink:href",
+        "background",
+        "poster",
+      ].includes(name.toLowerCase());
+      if (isHandler || (isAddress && !value.trim().toLowerCase().startsWith("data:image/")))
+        element.removeAttribute(name);
       // A remote image is replaced by its address, which the reader can judge.
       if (element instanceof HTMLImageElement && name === "src" && !element.hasAttribute("src")) {
         element.replaceWith(shown.createTextNode(`[image: ${value}]`));

@@ -36,7 +36,11 @@ export function licenses(): Plugin {
         }
       }
       const texts = [...folders].map(licenseOf).sort();
-      this.emitFile({ type: "asset", fileName: "licenses.txt", source: `${texts.join(`\n\n${"-".repeat(80)}\n\n`)}\n` });
+      this.emitFile({
+        type: "asset",
+        fileName: "licenses.txt",
+        source: `${texts.join(`\n\n${"-".repeat(80)}\n\n`)}\n`,
+      });
     },
   };
 }

@@ -9,7 +9,7 @@ export type PhaseTrigger = PhaseStanding["allowed"][number];
 export type Campaign = Answer<"get_campaign">;
 export type CampaignRow = Row<"list_campaigns">;
 export type HistoryRow = Row<"list_campaign_history">;
-export type ControlAnswer = Answer<"control_phase">;
+export type ControlAnswer = Answer<"control_phase"> & { isReplayed: boolean };
 
 export interface ControlArgs {
   id: string;
@@ -42,6 +42,10 @@ export const campaigns = api.injectEndpoints({
           body,
           ...(key === undefined ? {} : { key }),
         }),
+      transformResponse: (answer: Answer<"control_phase">, meta) => ({
+        ...answer,
+        isReplayed: meta?.isReplayed === true,
+      }),
       // The stream delivers the state; only lists of runs and the newest run's id are read anew.
       invalidatesTags: (answer, _, { id, isTrial }) =>
         answer?.changed === true && !isTrial && answer.status === "in_progress"

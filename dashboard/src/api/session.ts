@@ -1,4 +1,10 @@
 import { type Answer, type Args, api, type Body, op, PAGE_SIZE, pages } from "./base";
+import { call, type Outcome } from "./client";
+
+/** Signs in. It is no endpoint of the store, so that the key is in no store. */
+export function signIn(body: Body<"create_session">): Promise<Outcome<WhoAmI>> {
+  return call(op("POST", "/session", {}, { body }));
+}
 
 export type WhoAmI = Answer<"whoami">;
 export type Role = WhoAmI["role"];
@@ -6,9 +12,6 @@ export type Role = WhoAmI["role"];
 export const session = api.injectEndpoints({
   endpoints: (build) => ({
     whoami: build.query<WhoAmI, void>({ query: () => op("GET", "/whoami"), providesTags: ["Me"] }),
-    createSession: build.mutation<WhoAmI, Body<"create_session">>({
-      query: (body) => op("POST", "/session", {}, { body }),
-    }),
     endSession: build.mutation<null, void>({ query: () => op("DELETE", "/session") }),
     listSessions: build.infiniteQuery<Answer<"list_sessions">, Args<"list_sessions">, string | undefined>({
       ...pages,
@@ -22,5 +25,5 @@ export const session = api.injectEndpoints({
   }),
 });
 
-export const { useWhoamiQuery, useCreateSessionMutation, useEndSessionMutation, useRevokeSessionMutation } = session;
+export const { useWhoamiQuery, useEndSessionMutation, useRevokeSessionMutation } = session;
 export const { useListSessionsInfiniteQuery } = session;

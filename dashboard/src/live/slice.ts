@@ -11,6 +11,8 @@ interface Live {
   retryAt: number | null;
   isCrowded: boolean;
   overview: Overview | null;
+  /** The server could not count in time: the overview has older numbers. */
+  isLate: boolean;
   /** Topic → number of changes that were reported. */
   touched: Record<string, number>;
   /** The server's own build of the dashboard. */
@@ -26,6 +28,7 @@ const initialState: Live = {
   retryAt: null,
   isCrowded: false,
   overview: null,
+  isLate: false,
   touched: {},
   build: null,
   version: null,
@@ -41,13 +44,17 @@ export const live = createSlice({
     },
     overviewTaken(state, { payload }: PayloadAction<Overview>) {
       state.overview = payload;
+      state.isLate = false;
     },
     outdated(state) {
       state.isOutdated = true;
     },
     framesReceived(state, { payload }: PayloadAction<Frame[]>) {
       for (const frame of payload) {
-        if (frame.kind === "overview") state.overview = frame.overview;
+        if (frame.kind === "overview") {
+          state.overview = frame.overview;
+          state.isLate = frame.overview.late === true;
+        }
         if (frame.kind === "changed") {
           for (const topic of frame.topics) state.touched[topic] = (state.touched[topic] ?? 0) + 1;
         }

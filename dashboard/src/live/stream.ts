@@ -24,7 +24,7 @@ export type Link =
 
 export type Frame =
   | { kind: "hello"; time: string; version: string; build?: string | null; retry?: number }
-  | { kind: "overview"; overview: Overview }
+  | { kind: "overview"; overview: Overview & { late?: boolean } }
   | { kind: "changed"; topics: string[] }
   | { kind: "campaign"; event: CampaignEvent }
   | { kind: "snapshot_required"; campaignId: string; reason: string }
