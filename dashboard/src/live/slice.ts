@@ -1,4 +1,4 @@
-// What the stream knows: its link, the overview, and how often each topic changed.
+// The state of the stream: its link, the overview, and how often each topic changed.
 
 import { createSlice, type PayloadAction } from "@reduxjs/toolkit";
 import type { Overview } from "../api/overview";

@@ -225,7 +225,7 @@ describe("the stream", () => {
     expect(link()).toBe("stale");
   });
 
-  test("begins again when the server asks for a snapshot or says goodbye", async () => {
+  test("begins again when the server asks for a snapshot or closes the stream", async () => {
     await live(A);
     world.send({ kind: "snapshot_required", campaignId: A, reason: "ahead" });
     world.sequences.set(A, 3);
@@ -269,7 +269,7 @@ describe("the stream", () => {
     expect(typeof world.changes.at(-1)?.staleSince).toBe("number");
   });
 
-  test("a campaign that is not there is said to be missing, and the others go on", async () => {
+  test("a campaign that does not exist is reported as missing, and the others go on", async () => {
     world.sequences.delete(B);
     await live(A, B);
     expect(world.log).toContain("missing b");

@@ -83,7 +83,7 @@ export class Stream {
   private release: (() => void) | undefined;
   /** Counts reconnects: the answer of an older one is not applied. */
   private generation = 0;
-  /** Counts streams: a closed one is not heard. */
+  /** Counts streams: frames of a closed one are ignored. */
   private sources = 0;
   private attempts = 0;
   private liveSince = 0;

@@ -194,7 +194,7 @@ describe("the reducer against a history", () => {
             campaign = press(campaign, name, may[at % may.length] as PhaseTrigger);
             expect(campaign.known).toBe(before.known);
           }
-          // Whatever is known was once true on the server, at exactly this sequence.
+          // The known state was once true on the server, at exactly this sequence.
           const truth = snapshots[campaign.lastApplied] as Status;
           expect(knownOf(campaign)).toEqual(truth.phases.map((phase) => phase.status));
           if (act === "snapshot" || act === "late") expect(campaign.optimistic).toEqual({});

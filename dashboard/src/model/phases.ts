@@ -1,4 +1,4 @@
-// What the dashboard knows of a campaign's phases. Snapshot > event > optimistic state.
+// The state of a campaign's phases in the dashboard. Snapshot > event > optimistic state.
 //
 //   snapshot   always wins, whatever its sequence; no optimistic state survives it
 //   event      counts only on a live stream and only as the next one; a gap asks for a snapshot

@@ -19,6 +19,8 @@ export interface Column<T> {
   /** A CSS width; columns without one share the rest. */
   width?: string;
   isEnd?: boolean;
+  /** Holds a button, and is never cut. */
+  isAction?: boolean;
   /** Shown on a card on small screens. The first column always is. */
   isMain?: boolean;
   render(row: T): React.ReactNode;
@@ -165,7 +167,12 @@ export function DataTable<T>({
         </div>
       )}
       <div className={css.scroll}>
-        <table className={css.table} aria-label={label} aria-rowcount={hasMore ? -1 : rows.length + 1}>
+        <table
+          className={css.table}
+          style={isNarrow ? {} : { minInlineSize: count * 96 }}
+          aria-label={label}
+          aria-rowcount={hasMore ? -1 : rows.length + 1}
+        >
           <colgroup>
             {onSelect && <col style={{ width: 44 }} />}
             {shownColumns.map((column) => (
@@ -227,7 +234,7 @@ export function DataTable<T>({
                   {shownColumns.map((column, n) => (
                     <td
                       key={column.id}
-                      className={cx(column.isEnd && css.isEnd)}
+                      className={cx(column.isEnd && css.isEnd, column.isAction && css.isAction)}
                       data-main={n === 0 || column.isMain || undefined}
                     >
                       {n > 0 && column.isMain && <span className={css.label}>{column.name}</span>}

@@ -39,6 +39,9 @@ export function Aside({ children }: { children: React.ReactNode }) {
   return <span className={css.aside}>{children}</span>;
 }
 
+/** A tab is the current one by its own rule: its link is not active merely because the path is the same. */
+export const TAB = { activeOptions: { exact: true, includeSearch: true }, resetScroll: false } as const;
+
 /** Tabs are places: links, so that a colleague can open one. */
 export function Tabs({ label, children }: { label: string; children: React.ReactNode }) {
   return (

@@ -4,7 +4,7 @@ import { cx } from "./cx";
 import css from "./Panel.module.css";
 import { ProblemView } from "./ProblemView";
 
-/** A part of a screen. What fails in it takes nothing else down. */
+/** A part of a screen. Its failure takes nothing else down. */
 export function Panel({
   title,
   aside,

@@ -9,7 +9,7 @@ import css from "./ProblemView.module.css";
 import { Id, Text } from "./Text";
 import { Countdown } from "./Time";
 
-/** What went wrong, and what to do next. */
+/** A problem, and the next step. */
 export function ProblemView({
   problem,
   onRetry,

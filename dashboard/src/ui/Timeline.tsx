@@ -16,7 +16,7 @@ export interface Step {
   aside?: React.ReactNode;
 }
 
-/** What happened, oldest first, with the time between the steps. */
+/** Steps, oldest first, with the time between them. */
 export function Timeline({ steps, label }: { steps: readonly Step[]; label: string }) {
   const zone = useApp((state) => state.prefs.zone);
   let previous: number | undefined;

@@ -20,7 +20,7 @@ export interface Read {
   dropped: string[];
 }
 
-/** Reads filters from search parameters. What is unknown or invalid is left out and named. */
+/** Reads filters from search parameters. Unknown and invalid ones are left out and named. */
 export function readFilters(
   fields: readonly FilterField[],
   search: Record<string, unknown>,

@@ -14,7 +14,7 @@ import { buttonClass } from "../../ui/Button";
 import { Empty, Skeleton } from "../../ui/Empty";
 import { Live } from "../../ui/Live";
 import { Menu } from "../../ui/Menu";
-import { Aside, Page, Tabs } from "../../ui/Page";
+import { Aside, Page, TAB, Tabs } from "../../ui/Page";
 import { Panel } from "../../ui/Panel";
 import { useTab } from "../../ui/useFilters";
 import { words } from "../../words";
@@ -54,7 +54,7 @@ export function Campaign() {
             to="."
             search={(one === TABS[0] ? {} : { tab: one }) as never}
             aria-current={tab === one ? "page" : undefined}
-            resetScroll={false}
+            {...TAB}
           >
             {words.campaigns.tabs[one]}
           </Link>

@@ -1,9 +1,10 @@
 import { Link } from "@tanstack/react-router";
 import type { Args } from "../../api/base";
 import { type CampaignRow, useListCampaignsInfiniteQuery } from "../../api/campaigns";
-import { PhaseChip } from "../../parts/chips";
+import { PHASE_TONES } from "../../model/tones";
 import { useApp } from "../../store";
 import { Bar } from "../../ui/Bar";
+import { Chip } from "../../ui/Chip";
 import type { Column } from "../../ui/DataTable";
 import { Empty } from "../../ui/Empty";
 import { FilterBar } from "../../ui/FilterBar";
@@ -49,11 +50,11 @@ const COLUMNS: readonly Column<CampaignRow>[] = [
     render: (row) => (
       <span className={css.phases}>
         {row.phases.map((phase) => (
-          <span key={phase.phase} className={css.phase} title={phase.phase}>
-            <span className={css.muted}>
+          <span key={phase.phase} title={`${phase.phase}: ${words.states.phase[phase.status]}`}>
+            <Chip tone={PHASE_TONES[phase.status]}>
               <Text>{phase.phase}</Text>
-            </span>
-            <PhaseChip status={phase.status} />
+              <span className="visually-hidden">{words.states.phase[phase.status]}</span>
+            </Chip>
           </span>
         ))}
       </span>
@@ -75,7 +76,7 @@ const COLUMNS: readonly Column<CampaignRow>[] = [
     isMain: true,
     render: (row) => <Ago at={row.created_at} />,
   },
-  { id: "menu", name: "", width: "56px", isEnd: true, render: (row) => <RowMenu row={row} /> },
+  { id: "menu", name: "", width: "64px", isEnd: true, isAction: true, render: (row) => <RowMenu row={row} /> },
 ];
 
 /** The progress of the phase at work, or of the whole campaign. */

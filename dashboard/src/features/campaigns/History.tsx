@@ -66,8 +66,9 @@ export function History({ id, sequence }: { id: string; sequence: number }) {
     {
       id: "payload",
       name: "",
-      width: "130px",
+      width: "150px",
       isEnd: true,
+      isAction: true,
       render: (row) => (
         <Button isSmall look="quiet" onClick={() => setOpened(row)}>
           {texts.payload}

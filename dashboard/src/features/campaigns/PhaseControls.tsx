@@ -23,6 +23,7 @@ export function PhaseControls({
   status,
   kind,
   allowed,
+  isNext,
 }: {
   id: string;
   campaign: string;
@@ -31,6 +32,8 @@ export function PhaseControls({
   kind: PhaseKind;
   /** The controls that the shown state allows. */
   allowed: PhaseTrigger[];
+  /** Whether this phase is the one to control next. */
+  isNext: boolean;
 }) {
   const [asked, setAsked] = useState<PhaseTrigger>();
   const controls = useControl(id, phase);
@@ -44,7 +47,7 @@ export function PhaseControls({
         {shown.map((by, n) => (
           <Button
             key={by}
-            look={n === shown.length - 1 && by !== "rerun" ? "primary" : "plain"}
+            look={n === shown.length - 1 && isNext && by !== "rerun" ? "primary" : "plain"}
             isBusy={controls.busy === by}
             why={why}
             data-control={by}

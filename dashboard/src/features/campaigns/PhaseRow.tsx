@@ -42,6 +42,10 @@ export function PhaseRow({
   const pending =
     optimistic && PHASE_MACHINE.find(([from, , to]) => from === standing.status && to === optimistic)?.[1];
   const { run } = standing;
+  // While another phase is at work, starting this one is possible, and not what comes next.
+  const isNext =
+    status !== "not_started" ||
+    !campaign.order.some((other) => ["in_progress", "paused"].includes(shown(campaign, other) ?? ""));
   useDeadline(run?.waiting?.until, () => void stream.refresh(id));
   useDeadline(standing.scheduledFor, () => void stream.refresh(id));
   const detail = [
@@ -98,6 +102,7 @@ export function PhaseRow({
         status={standing.status}
         kind={standing.kind}
         allowed={allowed(status, standing.kind)}
+        isNext={isNext}
       />
     </li>
   );

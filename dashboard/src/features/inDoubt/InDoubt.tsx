@@ -12,7 +12,7 @@ import { Empty } from "../../ui/Empty";
 import { FilterBar } from "../../ui/FilterBar";
 import { type FilterField, toArgs, uuid } from "../../ui/filters";
 import { ListView } from "../../ui/ListView";
-import { Page, Tabs } from "../../ui/Page";
+import { Page, TAB, Tabs } from "../../ui/Page";
 import { Panel } from "../../ui/Panel";
 import { useFilters, useTab } from "../../ui/useFilters";
 import { useList } from "../../ui/useList";
@@ -75,6 +75,7 @@ export function InDoubt() {
             to="."
             search={{ ...filters, ...(one === TABS[0] ? {} : { tab: one }) } as never}
             aria-current={tab === one ? "page" : undefined}
+            {...TAB}
             onClick={() => setSelected(new Set())}
           >
             {texts.tabs[one]}
@@ -89,7 +90,7 @@ export function InDoubt() {
             name="in-doubt"
             label={texts.list}
             list={list}
-            columns={columnsOf(open)}
+            columns={columnsOf(open, shown !== undefined)}
             keyOf={(doubt) => doubt.outbox_id}
             selected={selected}
             onSelect={setSelected}

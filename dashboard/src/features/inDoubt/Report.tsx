@@ -27,7 +27,7 @@ export function Working({ done, of, onStop }: { done: number; of: number; onStop
   );
 }
 
-/** What became of each item, to read and to keep. */
+/** The result of each item, to read and to keep. */
 export function Report({
   as,
   results,

@@ -60,7 +60,7 @@ export function SidePanel({ doubt, onClose }: { doubt: Doubt; onClose: () => voi
   );
 }
 
-/** What to look for at this provider, and where. */
+/** The evidence to look for at this provider, and its place. */
 function Details({ doubt }: { doubt: Doubt }) {
   const { data: catalogue } = useGetCatalogueQuery();
   const provider = catalogue?.providers.find((one) => one.name === doubt.provider);

@@ -8,8 +8,11 @@ import css from "./InDoubt.module.css";
 
 const { columns: names, now, in: inTime } = words.inDoubt;
 
-export function columnsOf(open: (id: string) => void): readonly Column<Doubt>[] {
-  return [
+/** Columns that stay beside an open panel. */
+const BESIDE: Record<string, string | undefined> = { recipient: undefined, phase: "32%", age: "76px", quiet: "124px" };
+
+export function columnsOf(open: (id: string) => void, isBesidePanel: boolean): readonly Column<Doubt>[] {
+  const all: readonly Column<Doubt>[] = [
     {
       id: "recipient",
       name: names.recipient,
@@ -62,6 +65,13 @@ export function columnsOf(open: (id: string) => void): readonly Column<Doubt>[] 
       ),
     },
   ];
+  if (!isBesidePanel) return all;
+  return all
+    .filter((column) => column.id in BESIDE)
+    .map(({ width: _, ...column }) => {
+      const width = BESIDE[column.id];
+      return width === undefined ? column : { ...column, width };
+    });
 }
 
 function Quiet({ doubt }: { doubt: Doubt }) {

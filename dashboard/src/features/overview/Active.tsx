@@ -75,13 +75,14 @@ function One({ row }: { row: CampaignRow }) {
       )}
       <span className={css.counts}>
         {run
-          ? `${words.overview.progress({
+          ? words.overview.progress({
               reached: run.succeeded,
+              of: run.intended,
               word: channel ? words.states.reached[channel] : words.runs.progress.succeeded.toLowerCase(),
               failed: run.failed,
               inDoubt: run.inDoubt,
               inFlight: run.inFlight,
-            })} ${words.overview.of(run.intended)}`
+            })
           : percent(phase?.progressPercentage ?? 0)}
       </span>
       {run?.waiting && (

@@ -35,8 +35,8 @@ export function Certificate({ run }: { run: RunWithProgress }) {
         </Query>
       </Panel>
       {query.data && <Counts launch={query.data} />}
-      {query.data && <Evidence launch={query.data} />}
       <Receipts run={run} />
+      {query.data && <Evidence launch={query.data} />}
     </>
   );
 }

@@ -27,7 +27,7 @@ const COLUMNS: readonly Column<SendJob>[] = [
       </Link>
     ),
   },
-  { id: "status", name: names.status, width: "120px", isMain: true, render: (job) => <JobChip status={job.status} /> },
+  { id: "status", name: names.status, width: "136px", isMain: true, render: (job) => <JobChip status={job.status} /> },
   {
     id: "items",
     name: names.items,

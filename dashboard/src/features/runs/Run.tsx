@@ -3,7 +3,7 @@ import { isProblem } from "../../api/problem";
 import { type RunWithProgress, useGetRunQuery, useGetRunTraceQuery } from "../../api/runs";
 import { AuditLines } from "../../parts/AuditTable";
 import { RunChip } from "../../parts/chips";
-import { Aside, Page, Tabs } from "../../ui/Page";
+import { Aside, Page, TAB, Tabs } from "../../ui/Page";
 import { Panel } from "../../ui/Panel";
 import { Query } from "../../ui/Query";
 import { Text } from "../../ui/Text";
@@ -43,7 +43,7 @@ export function Run() {
                 to="."
                 search={(one === TABS[0] ? {} : { tab: one }) as never}
                 aria-current={tab === one ? "page" : undefined}
-                resetScroll={false}
+                {...TAB}
               >
                 {words.runs.tabs[one]}
               </Link>

@@ -75,8 +75,9 @@ function List() {
     {
       id: "actions",
       name: texts.columns.actions,
-      width: "130px",
+      width: "140px",
       isEnd: true,
+      isAction: true,
       isMain: true,
       render: (row) => (
         <Button isSmall onClick={() => setAsked(row)}>

@@ -12,7 +12,7 @@ export const inDoubt = {
     provider: "Provider",
     reason: "Reason",
     age: "In doubt",
-    quiet: "Can mark as not sent",
+    quiet: "Not sent from",
     looks: "Checks",
     note: "Last check",
   },

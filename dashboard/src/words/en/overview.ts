@@ -44,16 +44,15 @@ export const overview = {
     phasesText: (paused: string) => `${paused} paused`,
   },
 
-  progress: (parts: { reached: number; word: string; failed: number; inDoubt: number; inFlight: number }) =>
+  progress: (parts: { reached: number; of: number; word: string; failed: number; inDoubt: number; inFlight: number }) =>
     [
-      `${number(parts.reached)} ${parts.word}`,
+      `${number(parts.reached)} of ${number(parts.of)} ${parts.word}`,
       parts.failed > 0 ? `${number(parts.failed)} failed` : "",
       parts.inDoubt > 0 ? `${number(parts.inDoubt)} in doubt` : "",
       parts.inFlight > 0 ? `${number(parts.inFlight)} in flight` : "",
     ]
       .filter(Boolean)
       .join(" · "),
-  of: (n: number) => `of ${number(n)}`,
 
   start: {
     title: "Start here",
