@@ -25,7 +25,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     App,
-    campaigns::{self, assets, callbacks, in_doubt, leads, phases, runs, stream},
+    campaigns::{self, assets, callbacks, in_doubt, leads, leads::people, phases, runs, stream},
     channels::{executors, ingress, links, messages, outbox},
     common::{
         auth,
@@ -83,6 +83,9 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(leads::list))
         .routes(routes!(leads::get))
         .routes(routes!(leads::suppress))
+        .routes(routes!(people::unsuppress))
+        .routes(routes!(people::erase))
+        .routes(routes!(people::list_items))
         .routes(routes!(assets::list, assets::create))
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))

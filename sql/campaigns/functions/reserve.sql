@@ -43,6 +43,7 @@ declare
     v_job record;
     v_now constant timestamptz := now();
     v_suppressed uuid[];
+    v_erased uuid[];
     v_end integer;
     v_place integer;
     -- One entry per window: the values that its items share.
@@ -56,6 +57,7 @@ declare
     -- One entry per item: the number of its window; null if the window is lost or paused.
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
+    v_recipients text[] := p_recipients;
     v_inserted integer;
 begin
     perform tenancy.limit_idle_time();
@@ -118,6 +120,22 @@ begin
                 v_reasons[v_end + i] := 'the lead is suppressed';
             end if;
         end loop;
+        -- The worker may have read the lead before its erasure, so its address and the reason are not stored.
+        if cardinality(v_suppressed) > 0 then
+            v_erased := array(
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_suppressed)
+                   and lead.erasing_since is not null);
+            for i in 1..v_job.count * least(cardinality(v_erased), 1) loop
+                if v_job.items[i] = any (v_erased) then
+                    verdicts[v_end + i] := 'skipped';
+                    v_reasons[v_end + i] := 'erased';
+                    v_recipients[v_end + i] := null;
+                end if;
+            end loop;
+        end if;
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
@@ -163,7 +181,7 @@ begin
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
                p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
-                       unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                       unnest(idempotency_keys) as key, unnest(v_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
          where item.place is not null;
         get diagnostics v_inserted = row_count;
@@ -182,7 +200,7 @@ begin
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
            p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
-                   unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
+                   unnest(idempotency_keys) as key, unnest(v_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;

@@ -86,7 +86,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Allow a restored copy of the database to send, and put in doubt everything that the original may have sent
     Adopt(tenancy::adopt::AdoptArgs),
-    /// Create and list tenants
+    /// Create, list and remove tenants
     #[command(subcommand)]
     Tenants(tenancy::tenants::TenantsCommand),
     /// Create, list and revoke API keys
@@ -101,6 +101,9 @@ enum Command {
     /// Import leads, create, deploy and follow campaigns
     #[command(subcommand)]
     Campaign(campaigns::CampaignCommand),
+    /// List, show, suppress and erase people
+    #[command(subcommand)]
+    Leads(campaigns::leads::LeadsCommand),
     /// List and resolve items that may or may not have been sent
     #[command(subcommand)]
     InDoubt(campaigns::in_doubt::InDoubtCommand),
@@ -110,7 +113,7 @@ enum Command {
     /// Run functions, now or by a schedule, and handle failed runs
     #[command(subcommand)]
     Jobs(jobs::JobsCommand),
-    /// Show the complete history of a campaign, a run, a job or an item
+    /// Show the complete history of a campaign, a run, a job, an item or a person
     Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
@@ -195,6 +198,7 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::MasterKey(command) => tenancy::master_key::run(command, &config).await,
         Command::Accounts(command) => tenancy::accounts::run(command, &config).await,
         Command::Campaign(command) => campaigns::run(command, &config).await,
+        Command::Leads(command) => campaigns::leads::run(command, &config).await,
         Command::InDoubt(command) => campaigns::in_doubt::run(command, &config).await,
         Command::Channels(command) => channels::run(command, &config).await,
         Command::Jobs(command) => jobs::run(command, &config).await,

@@ -6,6 +6,7 @@
 //! ```
 
 mod listing;
+mod people;
 mod reading;
 
 use std::collections::HashSet;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 pub use self::{
     listing::{Filter, Lead, find, has_list, page},
+    people::{After, Erasure, LeadItem, RUNS_MAX, erase, find_all, items, unsuppress},
     reading::{Summary, read_ahead},
 };
 use crate::{

@@ -16,6 +16,7 @@ pub mod fence;
 pub mod installation;
 pub mod keys;
 pub mod master_key;
+pub mod removal;
 pub mod requests;
 pub mod tenants;
 pub mod witness;

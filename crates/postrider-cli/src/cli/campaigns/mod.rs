@@ -5,6 +5,8 @@ mod deploy;
 mod file;
 mod import;
 pub mod in_doubt;
+pub mod leads;
+mod person;
 mod result;
 mod status;
 mod target;

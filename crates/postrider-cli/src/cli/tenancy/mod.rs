@@ -4,4 +4,5 @@ pub mod accounts;
 pub mod adopt;
 pub mod keys;
 pub mod master_key;
+mod removal;
 pub mod tenants;
