@@ -18,6 +18,7 @@ mod leads;
 pub mod material;
 mod openapi;
 mod paging;
+mod people;
 mod phases;
 mod plans;
 mod runs;

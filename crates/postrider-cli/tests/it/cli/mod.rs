@@ -9,6 +9,7 @@ mod doctor;
 mod import;
 mod in_doubt;
 mod jobs;
+mod people;
 mod phases;
 mod scripts;
 mod secrets;
