@@ -188,6 +188,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    perform
+       from tenancy.tenants as tenant
+      where tenant.id = new.tenant_id
+        and tenant.removing_since is null
+        for key share;
+    if not found then
+        raise exception 'execution.job_queue: a tenant that is being removed gets no jobs'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
     if exists (select
                  from execution.run_archives as archive
                 where archive.tenant_id = new.tenant_id
@@ -201,7 +211,8 @@ end
 $$;
 revoke all on function execution.refuse_jobs_of_archived_runs() from public;
 comment on function execution.refuse_jobs_of_archived_runs() is
-    'Trigger function: refuses a job of an archived run. verify_launch checks that the trigger exists.';
+    'Trigger function: refuses a job of an archived run, or of a tenant that is being removed. verify_launch checks that the '
+    'trigger exists.';
 create or replace trigger job_queue_has_none_of_archived_runs
     before insert on execution.job_queue
     for each row

@@ -57,7 +57,6 @@ declare
     -- One entry per item: the number of its window; null if the window is lost or paused.
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
-    v_recipients text[] := p_recipients;
     v_inserted integer;
 begin
     perform tenancy.limit_idle_time();
@@ -132,7 +131,7 @@ begin
                 if v_job.items[i] = any (v_erased) then
                     verdicts[v_end + i] := 'skipped';
                     v_reasons[v_end + i] := 'erased';
-                    v_recipients[v_end + i] := null;
+                    p_recipients[v_end + i] := null;
                 end if;
             end loop;
         end if;
@@ -181,7 +180,7 @@ begin
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
                p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
-                       unnest(idempotency_keys) as key, unnest(v_recipients) as recipient,
+                       unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
          where item.place is not null;
         get diagnostics v_inserted = row_count;
@@ -200,7 +199,7 @@ begin
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
            p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
-                   unnest(idempotency_keys) as key, unnest(v_recipients) as recipient,
+                   unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;

@@ -11,18 +11,24 @@ declare
     v_now constant timestamptz := now();
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    -- Waits for transactions that add send jobs; later ones see the mark.
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for update;
     update tenancy.tenants as tenant
        set removing_since = v_now
      where tenant.id = p_tenant_id
        and tenant.removing_since is null;
     -- Without keys no request can act for the tenant.
     delete from tenancy.api_keys as key where key.tenant_id = p_tenant_id;
+    update jobs.schedules as schedule
+       set enabled = false
+     where schedule.tenant_id = p_tenant_id
+       and schedule.enabled;
 end
 $$;
 revoke all on function tenancy.begin_removal(uuid) from public;
 comment on function tenancy.begin_removal(uuid) is
-    'Marks a tenant as being removed, which lets its rows be deleted, and deletes its API keys. Repeating the call changes '
-    'nothing.';
+    'Marks a tenant as being removed: its rows may be deleted, it gets no send jobs, and its accounts take no webhooks. Deletes '
+    'its API keys and disables its schedules. Repeating the call changes nothing.';
 
 create or replace function tenancy.tenant_tables()
 returns table (name text, referenced_by text[])

@@ -16,6 +16,9 @@ use crate::{
     postgres::{pool, unprepared::unprepared},
 };
 
+/// The send jobs, to which no other table refers.
+const SEND_JOBS: &str = "execution.job_queue";
+
 /// Marks a tenant as being removed, and deletes its API keys. Doing it twice is the same as once.
 pub async fn begin(connection: &mut PgConnection, tenant: TenantId) -> Result<(), StoreError> {
     sqlx::query!("select tenancy.begin_removal($1)", tenant.0)
@@ -35,10 +38,13 @@ pub async fn tables(connection: &mut PgConnection) -> Result<Vec<String>, StoreE
     .map_err(StoreError::on("reading the tables of tenants"))?;
     let references =
         rows.into_iter().map(|row| (row.name, row.referenced_by.into_iter().collect())).collect();
-    in_order(references).map_err(|left| StoreError::Refused {
+    let mut ordered = in_order(references).map_err(|left| StoreError::Refused {
         message: format!("the foreign keys of these tables form a circle: {}", left.join(", ")),
         hint: None,
-    })
+    })?;
+    // No foreign key says so: as long as a send job exists, a worker may reserve its items, so their keys must exist.
+    ordered.sort_by_key(|table| table != SEND_JOBS);
+    Ok(ordered)
 }
 
 /// Orders tables by their foreign keys: a table comes after all tables that refer to it. Tables that refer to each other in a circle are

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     campaigns::execution::{
         Stage, Tenant,
-        calls::{claim, complete, finalize, reserve_all},
+        calls::{Windows, claim, complete, finalize, reserve_all},
     },
     postgres::catalogue::visibility::Tenant as Filled,
     sql::{execute, number, refusal, texts},
@@ -199,6 +199,46 @@ async fn another_tenant_sends_on_while_a_tenant_is_removed() -> anyhow::Result<(
         .await?,
         i64::try_from(items)?
     );
+    assert!(rows(&stage.admin, gone.id).await?.values().all(|rows| *rows == 0));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_is_being_removed_sends_nothing_new_and_a_second_command_finishes() -> anyhow::Result<()>
+{
+    let stage = Stage::new().await?;
+    let gone = Tenant::create(&stage.admin, "gone").await?;
+    stage.run_of(gone, 4, 2, &serde_json::json!({})).await?;
+    let jobs = claim(&stage.worker, "w", 10).await?;
+    reserve_all(&stage.worker, "w", &jobs[0]).await?;
+    // A deployment that has not committed yet holds the removal up.
+    let phase = stage.phase(gone, 2, &serde_json::json!({})).await?;
+    let campaign = stage.campaign(gone, &serde_json::json!([phase])).await?;
+    let deploy = format!(
+        "select execution.deploy_campaign(tenancy.current_tenant_id(), '{campaign}', null, 'a test')"
+    );
+    let mut deploying = stage.acting_for(gone).await?;
+    execute(&mut *deploying, &deploy).await?;
+    let begin = format!("select tenancy.begin_removal('{}')", gone.id);
+    let admin = stage.admin.clone();
+    let beginning = tokio::spawn(async move { execute(&admin, begin).await });
+    crate::sql::someone_waits(&stage.admin).await?;
+    deploying.commit().await?;
+    beginning.await??;
+    let more = stage.phase(gone, 2, &serde_json::json!({})).await?;
+    let more = stage.campaign(gone, &serde_json::json!([more])).await?;
+    let refused = refusal(stage.deploy(gone, more, 500).await)?;
+    assert_eq!(
+        (refused.code.as_str(), refused.message.contains("is being removed")),
+        ("23514", true),
+        "{refused:?}"
+    );
+    // Half of it is gone when the command comes again.
+    execute(&stage.admin, format!("delete from execution.job_queue where tenant_id = '{}'", gone.id)).await?;
+    let again = Windows::of(&jobs[0], 1, 2).begin(&stage.worker, "w").await?;
+    assert_eq!(again[0].verdict, "lost");
+    let done = stage.world.postrider(&["tenants", "remove", "gone", "--no-export", "--yes", "gone"])?;
+    assert_eq!(done.code, 0, "{}", done.stderr);
     assert!(rows(&stage.admin, gone.id).await?.values().all(|rows| *rows == 0));
     Ok(())
 }
