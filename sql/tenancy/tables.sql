@@ -2,9 +2,11 @@
 -- keys and epochs. Row-level security, triggers and grants of these tables are in functions/guards.sql.
 
 create table tenancy.tenants (
-    id         uuid        primary key,
-    name       text        not null,
-    created_at timestamptz not null default now(),
+    id             uuid        primary key,
+    name           text        not null,
+    created_at     timestamptz not null default now(),
+    -- The tenant is being removed since then: its rows may be deleted.
+    removing_since timestamptz,
     constraint tenants_name_is_given check (btrim(name) <> '' and octet_length(name) <= 255),
     -- The server itself acts under this id while no tenant is known (tenancy.acts_for_server), so no row belongs to it.
     constraint tenants_id_is_not_the_servers check (id <> '00000000-0000-0000-0000-000000000000'),

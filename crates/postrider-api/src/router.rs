@@ -28,7 +28,9 @@ use crate::{
     campaigns::{
         self, assets, callbacks, history,
         in_doubt::{self, many},
-        items, leads, phases,
+        items,
+        leads::{self, people},
+        phases,
         runs::{self, export},
         stream,
     },
@@ -95,6 +97,9 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(leads::get))
         .routes(routes!(leads::suppress))
         .routes(routes!(leads::list_lists))
+        .routes(routes!(people::unsuppress))
+        .routes(routes!(people::erase))
+        .routes(routes!(people::list_items))
         .routes(routes!(assets::list, assets::create))
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))

@@ -372,7 +372,7 @@ impl Process<'_> {
             connections_max: capacity.connections_max,
             stuck_after: wire::stuck_after(config),
             overviews,
-            build: None,
+            build: postrider_api::dashboard::build(),
         };
         // HTTP outlives the loops, so that health and metrics can be asked for while they drain.
         let drained = CancellationToken::new();

@@ -306,6 +306,8 @@ pub fn retention(config: &Config) -> Retention {
     Retention {
         events: days(config.relay.retention_days),
         history: days(config.campaigns.history_days),
+        items: days(config.campaigns.retention_days),
+        export_dir: config.campaigns.export_dir.clone(),
         messages: days(config.channels.retention_days),
         runs: days(config.jobs.retention_days),
         every: RETENTION_EVERY,

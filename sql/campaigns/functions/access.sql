@@ -9,10 +9,14 @@ select tenancy.protect(tenant_table.name)
            'execution.leads',
            'execution.lead_lists',
            'execution.lead_list_members',
+           'execution.erasures',
+           'execution.suppression_keys',
+           'execution.suppressed_addresses',
            'execution.assets',
            'execution.campaigns',
            'execution.campaign_phases',
            'execution.campaign_runs',
+           'execution.run_archives',
            'execution.job_queue',
            'execution.claim_order',
            'execution.channel_outbox',
@@ -27,15 +31,17 @@ select tenancy.protect(tenant_table.name)
                     where policy.polrelid = tenant_table.name
                       and policy.polname = 'owner_passes');
 
--- execution.claim_order is for the owner's functions alone.
+-- execution.claim_order, suppression_keys and suppressed_addresses are for the owner's functions alone.
 grant select on
     execution.leads,
     execution.lead_lists,
     execution.lead_list_members,
+    execution.erasures,
     execution.assets,
     execution.campaigns,
     execution.campaign_phases,
     execution.campaign_runs,
+    execution.run_archives,
     execution.job_queue,
     execution.channel_outbox,
     execution.doubts,

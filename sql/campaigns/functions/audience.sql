@@ -35,6 +35,12 @@ declare
     v_added bigint;
     v_matched bigint;
     v_ambiguous bigint[];
+    -- The imported leads, if the workspace keeps suppressions of erased people.
+    v_imported uuid[];
+    v_keeps_suppressions constant boolean := exists (select
+                                                       from execution.suppressed_addresses as known
+                                                      where known.tenant_id = p_tenant_id
+                                                        and known.workspace_id = p_workspace_id);
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
@@ -215,9 +221,13 @@ begin
            count(*),
            count(*) filter (where merged.is_new),
            (select count(*) from counted where counted.identity <> counted.own_identity),
-           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous)
-      into v_lines, v_people, v_added, v_matched, v_ambiguous
+           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous),
+           array_agg(merged.id) filter (where v_keeps_suppressions)
+      into v_lines, v_people, v_added, v_matched, v_ambiguous, v_imported
       from merged;
+    if v_imported is not null then
+        perform execution.suppress_erased_leads(v_tenant_id, p_workspace_id, v_imported);
+    end if;
 
     -- Do not keep a new list without members.
     if v_people = 0 then

@@ -43,6 +43,7 @@ declare
     v_job record;
     v_now constant timestamptz := now();
     v_suppressed uuid[];
+    v_erased uuid[];
     v_end integer;
     v_place integer;
     -- One entry per window: the values that its items share.
@@ -118,6 +119,22 @@ begin
                 v_reasons[v_end + i] := 'the lead is suppressed';
             end if;
         end loop;
+        -- The worker may have read the lead before its erasure, so its address and the reason are not stored.
+        if cardinality(v_suppressed) > 0 then
+            v_erased := array(
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_suppressed)
+                   and lead.erasing_since is not null);
+            for i in 1..v_job.count * least(cardinality(v_erased), 1) loop
+                if v_job.items[i] = any (v_erased) then
+                    verdicts[v_end + i] := 'skipped';
+                    v_reasons[v_end + i] := 'erased';
+                    p_recipients[v_end + i] := null;
+                end if;
+            end loop;
+        end if;
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;

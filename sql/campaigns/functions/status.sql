@@ -20,19 +20,29 @@ as $$
     select tenancy.require_tenant(p_tenant_id);
     select run.id,
            run.intended,
-           jobs.*
+           jobs.queued,
+           jobs.locked,
+           jobs.retrying,
+           coalesce(archive.jobs_completed, jobs.completed),
+           coalesce(archive.jobs_dead, jobs.dead),
+           coalesce(archive.sent + archive.called + archive.posted, jobs.succeeded),
+           coalesce(archive.failed, jobs.failed),
+           coalesce(archive.skipped, jobs.skipped),
+           jobs.in_doubt,
+           jobs.in_flight
       from execution.campaign_runs as run
+           left join execution.run_archives as archive on archive.tenant_id = run.tenant_id and archive.run_id = run.id
            cross join lateral (
-               select count(*) filter (where job.status = 'queued'),
-                      count(*) filter (where job.status = 'locked'),
-                      count(*) filter (where job.status = 'failed'),
-                      count(*) filter (where job.status = 'completed'),
-                      count(*) filter (where job.status = 'dead'),
-                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint,
-                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint,
-                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint,
-                      coalesce(sum(items.in_doubt), 0)::bigint,
-                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint
+               select count(*) filter (where job.status = 'queued') as queued,
+                      count(*) filter (where job.status = 'locked') as locked,
+                      count(*) filter (where job.status = 'failed') as retrying,
+                      count(*) filter (where job.status = 'completed') as completed,
+                      count(*) filter (where job.status = 'dead') as dead,
+                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint as succeeded,
+                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint as failed,
+                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint as skipped,
+                      coalesce(sum(items.in_doubt), 0)::bigint as in_doubt,
+                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint as in_flight
                  from execution.job_queue as job
                       cross join lateral (
                           select case job.status
@@ -79,7 +89,13 @@ begin
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
-        with items as (
+        with archive as (
+            -- The counts of a run whose items retention deletes.
+            select archived.*
+              from execution.run_archives as archived
+             where archived.tenant_id = p_tenant_id
+               and archived.run_id = p_run_id
+        ), items as (
             select count(*) filter (where item.status = 'sent') as sent,
                    count(*) filter (where item.status = 'called') as called,
                    count(*) filter (where item.status = 'posted') as posted,
@@ -90,33 +106,46 @@ begin
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.run_id = p_run_id
+               and not exists (select from archive)
         ), guarded as (
-            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
-            -- trigger that refuses reservations on a restored copy.
-            select count(*) = 6 and tenancy.sending_refusal() is null as holds
+            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, the trigger that refuses
+            -- reservations on a restored copy, and the one that refuses jobs of an archived run.
+            select count(*) = 7 and tenancy.sending_refusal() is null as holds
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
                        and pg_get_constraintdef(wall.oid) = 'UNIQUE (idempotency_key, tenant_id, workspace_id)'
                      union all
                     select from pg_trigger as wall
-                     where wall.tgrelid = 'execution.channel_outbox'::regclass
-                       and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
-                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
-                                           'channel_outbox_waits_for_adoption')
+                     where (wall.tgrelid = 'execution.channel_outbox'::regclass
+                            and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
+                                                'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
+                                                'channel_outbox_waits_for_adoption')
+                            or wall.tgrelid = 'execution.job_queue'::regclass
+                               and wall.tgname = 'job_queue_has_none_of_archived_runs')
                        and wall.tgenabled in ('O', 'A')) as walls
+        ), counted as (
+            select items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
+                   run.intended - items.known as missing
+              from items, execution.campaign_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.id = p_run_id
+               and not exists (select from archive)
+             union all
+            select archive.sent, archive.called, archive.posted, archive.failed, archive.skipped, 0, archive.missing
+              from archive
         )
         select run.id,
                run.status,
                run.intended::bigint,
-               items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
-               run.intended - items.known,
+               counted.sent, counted.called, counted.posted, counted.failed, counted.skipped, counted.in_doubt,
+               counted.missing,
                run.status in ('completed', 'partial', 'failed'),
-               items.in_doubt = 0 and run.intended = items.known,
+               counted.in_doubt = 0 and counted.missing = 0,
                guarded.holds,
-               run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
+               run.status in ('completed', 'partial', 'failed') and counted.in_doubt = 0 and counted.missing = 0
                and guarded.holds
-          from execution.campaign_runs as run, items, guarded
+          from execution.campaign_runs as run, counted, guarded
          where run.tenant_id = p_tenant_id
            and run.id = p_run_id;
 end

@@ -15,6 +15,10 @@ create table execution.leads (
     suppression_reason text,
     created_at         timestamptz not null default now(),
     updated_at         timestamptz not null default now(),
+    -- An erasure was asked for at this time: the lead is suppressed and waits for its calls in flight.
+    erasing_since      timestamptz,
+    -- The person's data was erased at this time; the row stays, because runs intend its id.
+    erased_at          timestamptz,
     primary key (tenant_id, id),
     constraint leads_belong_to_a_workspace
         foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
@@ -26,11 +30,17 @@ create table execution.leads (
         check (coalesce(email, '') || coalesce(phone, '') || coalesce(timezone, '') !~ '[[:cntrl:]]'),
     constraint leads_attributes_are_a_small_object
         check (jsonb_typeof(attributes) = 'object' and octet_length(attributes::text) <= 8192),
-    constraint leads_suppression_has_a_reason check ((suppressed_at is null) = (suppression_reason is null))
+    constraint leads_suppression_has_a_reason check ((suppressed_at is null) = (suppression_reason is null)),
+    constraint leads_being_erased_are_suppressed check (erasing_since is null or suppressed_at is not null),
+    constraint leads_erased_have_no_data
+        check (erased_at is null
+               or (erasing_since is not null and identity = 'erased:' || id::text and suppression_reason = 'erased'
+                   and external_id is null and email is null and phone is null and timezone is null
+                   and attributes = '{}'))
 );
 comment on table execution.leads is
-    'People whom campaigns address. A lead keeps its id and identity for ever; a suppressed lead gets no more '
-    'messages.';
+    'People whom campaigns address. A lead keeps its id for ever, and its identity until it is erased; a suppressed '
+    'lead gets no more messages. An erased lead has no data, and its row never changes again.';
 
 -- Without statistics the planner takes a tenant for a two-hundredth of the table. With them it takes the average tenant, and
 -- beside many small tenants any index that starts with tenant_id looks as good as the right one, which for a large tenant
@@ -108,6 +118,52 @@ comment on table execution.lead_intake is
     'tenant_id has it, so this table has no tenant; the app role may insert and may not read.';
 
 create index lead_intake_by_intake on execution.lead_intake (intake);
+
+create table execution.erasures (
+    tenant_id uuid        not null,
+    lead_id   uuid        not null,
+    at        timestamptz not null default now(),
+    actor     text        not null,
+    -- Number of items and chat messages from which data was removed.
+    items     bigint      not null,
+    messages  bigint      not null,
+    primary key (tenant_id, lead_id),
+    constraint erasures_are_of_a_lead
+        foreign key (tenant_id, lead_id) references execution.leads (tenant_id, id),
+    constraint erasures_actor_is_named check (btrim(actor) <> '')
+);
+comment on table execution.erasures is
+    'One row per erased lead. The guards of other tables let the transaction that adds the row remove the person''s data, and '
+    'no other. The rows never change.';
+
+-- For the guards, which find the transaction by its time.
+create index erasures_by_time on execution.erasures (at, tenant_id);
+
+create table execution.suppression_keys (
+    tenant_id uuid  not null references tenancy.tenants (id),
+    -- The two padded blocks of HMAC-SHA256 under a random key.
+    inner_pad bytea not null,
+    outer_pad bytea not null,
+    primary key (tenant_id),
+    constraint suppression_keys_have_the_size_of_sha256
+        check (octet_length(inner_pad) = 64 and octet_length(outer_pad) = 64)
+);
+comment on table execution.suppression_keys is
+    'One random HMAC key per tenant that has erased a suppressed person. Only the owner role reads this table.';
+
+create table execution.suppressed_addresses (
+    tenant_id     uuid        not null,
+    workspace_id  uuid        not null,
+    hash          bytea       not null,
+    suppressed_at timestamptz not null,
+    primary key (tenant_id, workspace_id, hash),
+    constraint suppressed_addresses_belong_to_a_workspace
+        foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
+    constraint suppressed_addresses_are_hashes check (octet_length(hash) = 32)
+);
+comment on table execution.suppressed_addresses is
+    'HMACs of the addresses of erased people who were suppressed: an import suppresses a lead that has one of them. Only '
+    'the owner role reads this table.';
 
 create table execution.assets (
     id           uuid        not null,

@@ -45,7 +45,7 @@ create table execution.job_queue (
 );
 comment on table execution.job_queue is
     'Send jobs: a send job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the '
-    'send job must bring to an end, so that a missing item is found. Send jobs are never deleted.';
+    'send job must bring to an end, so that a missing item is found. Send jobs are deleted only with their archived run.';
 
 -- For claims: the queued send jobs of a tenant, in the order in which they became due.
 create index job_queue_waiting on execution.job_queue (tenant_id, run_after, id) where status = 'queued';

@@ -3,8 +3,8 @@
 -- Half of each page stays free and no index contains a column that a settlement changes, so that settling rewrites the
 -- row in place (HOT). Items in doubt are found by `in_doubt_since`, which an item that goes well never has.
 --
--- `run_id` and `job_id` have no foreign keys: begin_windows takes them from a send job that it has locked, and send jobs and runs
--- are never deleted.
+-- `run_id` and `job_id` have no foreign keys: begin_windows takes them from a send job that it has locked, and send jobs of a run
+-- are deleted only after the run is archived, when no send job of it can be locked.
 create table execution.channel_outbox (
     id                  uuid        not null default gen_random_uuid(),
     tenant_id           uuid        not null,
@@ -43,7 +43,7 @@ create table execution.channel_outbox (
 );
 comment on table execution.channel_outbox is
     'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key '
-    'prevents a second call. A row is never deleted.';
+    'prevents a second call. A row is deleted only with its archived run, after the jobs that could reserve its key.';
 
 -- No index but the primary key begins with the tenant: a lookup of an item by its tenant and id must use the primary key,
 -- even if the planner takes the tenant for one with a single item.
@@ -89,4 +89,5 @@ create table execution.provider_callbacks (
         check (octet_length(idempotency_key) <= 64 and octet_length(message_id) <= 500 and octet_length(status) <= 64)
 );
 comment on table execution.provider_callbacks is
-    'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change.';
+    'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change; they are '
+    'deleted with their archived run, or when the person of the item is erased.';

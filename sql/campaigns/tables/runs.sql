@@ -40,7 +40,8 @@ create table execution.campaign_runs (
 );
 alter table execution.campaign_runs alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_runs is
-    'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
+    'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; '
+    'run_archives has those whose jobs and items were.';
 
 create index campaign_runs_by_campaign on execution.campaign_runs (tenant_id, campaign_id, created_at);
 create index campaign_runs_by_phase on execution.campaign_runs (tenant_id, phase_id, created_at);
@@ -50,3 +51,28 @@ create index campaign_runs_by_age on execution.campaign_runs (tenant_id, created
 -- The newest index: among indexes of equal cost, as on an empty table, the planner takes the newest, and the lookup of a run by
 -- its tenant and id is the most frequent.
 alter table execution.campaign_runs add primary key (tenant_id, id);
+
+create table execution.run_archives (
+    tenant_id      uuid        not null,
+    run_id         uuid        not null,
+    -- From this time on the run has no jobs and items, or loses them.
+    archived_at    timestamptz not null default now(),
+    -- Time at which the last of its rows was deleted.
+    removed_at     timestamptz,
+    -- File below `campaigns.export_dir` that has the rows; null if they were not exported.
+    exported_to    text,
+    jobs_completed bigint      not null,
+    jobs_dead      bigint      not null,
+    sent           bigint      not null,
+    called         bigint      not null,
+    posted         bigint      not null,
+    failed         bigint      not null,
+    skipped        bigint      not null,
+    missing        bigint      not null,
+    primary key (tenant_id, run_id),
+    constraint run_archives_are_of_a_run
+        foreign key (tenant_id, run_id) references execution.campaign_runs (tenant_id, id)
+);
+comment on table execution.run_archives is
+    'One row per run whose jobs and items retention deletes, with the counts of its launch certificate. The guards let '
+    'rows of these runs be deleted, and refuse every new job of them, so no key of them can be reserved again.';

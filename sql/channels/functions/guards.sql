@@ -34,12 +34,13 @@ create or replace trigger channel_messages_are_facts
                      correlation_id, created_at
     on channels.channel_messages
     for each row
-    execute function tenancy.refuse_change('a received message stays as it was written');
+    execute function tenancy.refuse_unless_erased_or_removed(
+        'a received message stays as it was written', 'sender_id', 'thread', 'text', 'user_id', 'last_error');
 create or replace trigger channel_messages_open_ones_are_kept
     before delete on channels.channel_messages
     for each row
     when (old.status = 'accepted' or old.leased_until is not null)
-    execute function tenancy.refuse_change('a message that is being executed cannot be removed');
+    execute function tenancy.refuse_unless_erased_or_removed('a message that is being executed cannot be removed');
 create or replace trigger channel_messages_are_never_emptied
     before truncate on channels.channel_messages
     for each statement
@@ -80,12 +81,13 @@ create or replace trigger channel_outbox_replies_are_facts
                      correlation_id, created_at
     on channels.channel_outbox
     for each row
-    execute function tenancy.refuse_change('a reply stays as it was made');
+    execute function tenancy.refuse_unless_erased_or_removed(
+        'a reply stays as it was made', 'recipient_id', 'payload', 'last_error', 'delivery_error');
 create or replace trigger channel_outbox_nothing_accepted_is_lost
     before delete on channels.channel_outbox
     for each row
     when (old.status in ('pending', 'sending'))
-    execute function tenancy.refuse_change('a reply that is on its way cannot be removed');
+    execute function tenancy.refuse_unless_erased_or_removed('a reply that is on its way cannot be removed');
 create or replace trigger channel_outbox_is_never_emptied
     before truncate on channels.channel_outbox
     for each statement

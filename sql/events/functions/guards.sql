@@ -60,7 +60,7 @@ create or replace trigger outbox_nothing_accepted_is_lost
     before delete on m10_recovery.outbox
     for each row
     when (old.processed_at is null)
-    execute function tenancy.refuse_change('an event that is not processed cannot be removed');
+    execute function tenancy.refuse_unless_erased_or_removed('an event that is not processed cannot be removed');
 create or replace trigger outbox_is_never_emptied
     before truncate on m10_recovery.outbox
     for each statement

@@ -65,7 +65,7 @@ create or replace trigger job_runs_active_ones_are_kept
     before delete on jobs.job_runs
     for each row
     when (old.status = 'running' or old.retry_at is not null)
-    execute function tenancy.refuse_change('a run that is not over cannot be removed');
+    execute function tenancy.refuse_unless_erased_or_removed('a run that is not over cannot be removed');
 create or replace trigger job_runs_are_never_emptied
     before truncate on jobs.job_runs
     for each statement
@@ -87,7 +87,7 @@ create or replace trigger sync_errors_open_ones_are_kept
     before delete on jobs.sync_errors
     for each row
     when (not old.is_resolved)
-    execute function tenancy.refuse_change('an unresolved error cannot be removed');
+    execute function tenancy.refuse_unless_erased_or_removed('an unresolved error cannot be removed');
 create or replace trigger sync_errors_are_never_emptied
     before truncate on jobs.sync_errors
     for each statement

@@ -130,14 +130,15 @@ begin
         select account.provider, account.settings, account.sealed_secret
           from tenancy.provider_accounts as account
          where account.tenant_id = p_tenant_id
-           and account.id = p_account_id;
+           and account.id = p_account_id
+           and exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null);
 end
 $$;
 revoke all on function tenancy.account_of_callback(uuid, uuid) from public;
 grant execute on function tenancy.account_of_callback(uuid, uuid) to postrider_app;
 comment on function tenancy.account_of_callback(uuid, uuid) is
     'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL '
-    'names the tenant and the account.';
+    'names the tenant and the account. Returns nothing while the tenant is being removed.';
 
 create or replace function tenancy.note_new_secret()
 returns trigger

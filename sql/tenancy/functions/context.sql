@@ -161,23 +161,32 @@ comment on function tenancy.require_tenant(uuid) is
     'Refuses a tenant other than that of the transaction. Without a tenant in the transaction, members of '
     'postrider_worker and postrider_owner may act for any. Entry functions call it with their first argument.';
 
-create or replace function tenancy.add_context_key()
-returns void
+create or replace function tenancy.new_hmac_key(out key bytea, out inner_pad bytea, out outer_pad bytea)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    -- Each UUID contributes 122 bits of cryptographically strong randomness.
-    v_key constant bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
-    v_inner bytea := decode(repeat('36', 64), 'hex');
-    v_outer bytea := decode(repeat('5c', 64), 'hex');
 begin
+    -- Each UUID contributes 122 bits of cryptographically strong randomness.
+    key := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    inner_pad := decode(repeat('36', 64), 'hex');
+    outer_pad := decode(repeat('5c', 64), 'hex');
     for n in 0..31 loop
-        v_inner := set_byte(v_inner, n, get_byte(v_inner, n) # get_byte(v_key, n));
-        v_outer := set_byte(v_outer, n, get_byte(v_outer, n) # get_byte(v_key, n));
+        inner_pad := set_byte(inner_pad, n, get_byte(inner_pad, n) # get_byte(key, n));
+        outer_pad := set_byte(outer_pad, n, get_byte(outer_pad, n) # get_byte(key, n));
     end loop;
-    insert into tenancy.context_keys (key, inner_pad, outer_pad) values (v_key, v_inner, v_outer);
 end
+$$;
+revoke all on function tenancy.new_hmac_key() from public;
+comment on function tenancy.new_hmac_key() is
+    'Returns a random key of HMAC-SHA256 with its two padded blocks.';
+
+create or replace function tenancy.add_context_key()
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    insert into tenancy.context_keys (key, inner_pad, outer_pad)
+    select fresh.key, fresh.inner_pad, fresh.outer_pad from tenancy.new_hmac_key() as fresh
 $$;
 revoke all on function tenancy.add_context_key() from public;
 comment on function tenancy.add_context_key() is

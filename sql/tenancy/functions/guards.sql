@@ -16,6 +16,41 @@ comment on function tenancy.refuse_change() is
     'Trigger function: refuses the change. The WHEN clause of the trigger states the forbidden change, and the '
     'trigger argument is the reason in the error.';
 
+create or replace function tenancy.refuse_unless_erased_or_removed()
+returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old jsonb;
+    v_new jsonb;
+    v_is_erased boolean;
+begin
+    if tg_op = 'DELETE' then
+        if exists (select from tenancy.tenants as tenant where tenant.id = old.tenant_id and tenant.removing_since is not null) then
+            return old;
+        end if;
+    elsif exists (select from execution.erasures as erasure where erasure.tenant_id = old.tenant_id and erasure.at = now()) then
+        v_old := to_jsonb(old);
+        v_new := to_jsonb(new);
+        select coalesce(bool_and(v_new -> erasable.name = v_old -> erasable.name
+                                 or v_new -> erasable.name in ('null', '"erased"', '{}')), false)
+          into v_is_erased
+          from unnest(tg_argv[1:]) as erasable (name);
+        if v_is_erased and v_new - tg_argv[1:] = v_old - tg_argv[1:] then
+            return new;
+        end if;
+    end if;
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+revoke all on function tenancy.refuse_unless_erased_or_removed() from public;
+comment on function tenancy.refuse_unless_erased_or_removed() is
+    'Trigger function: refuses the change, as refuse_change does, with two exceptions. A row may be deleted while its tenant is '
+    'being removed. And the transaction that records an erasure of the tenant may set the columns that follow the reason '
+    'in the trigger arguments to null, to `erased` or to an empty object.';
+
 create or replace function tenancy.protect(p_table regclass, p_tenant_column text default 'tenant_id')
 returns void
 language plpgsql
@@ -88,7 +123,7 @@ create or replace trigger api_keys_revoked_for_ever
 create or replace trigger audit_log_is_append_only
     before update or delete on tenancy.audit_log
     for each row
-    execute function tenancy.refuse_change('the audit log is append-only');
+    execute function tenancy.refuse_unless_erased_or_removed('the audit log is append-only', 'note');
 create or replace trigger audit_log_is_never_emptied
     before truncate on tenancy.audit_log
     for each statement
@@ -106,7 +141,7 @@ create or replace trigger requests_answered_once
     when (old.status is not null
           or (old.tenant_id, old.idempotency_key, old.fingerprint)
              is distinct from (new.tenant_id, new.idempotency_key, new.fingerprint))
-    execute function tenancy.refuse_change('a stored answer never changes');
+    execute function tenancy.refuse_unless_erased_or_removed('a stored answer never changes', 'body');
 
 create or replace trigger epochs_are_facts
     before update of number, id, installation_id, cause, system_identifier, database_oid, database_name, table_oid,

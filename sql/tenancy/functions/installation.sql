@@ -130,6 +130,32 @@ grant execute on function tenancy.enrol(text) to postrider_worker;
 comment on function tenancy.enrol(text) is
     'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
+-- An id of an item contains the time of its reservation. A copy that was taken before that time has archived only runs that had
+-- ended at least a day before the copy was taken, so it cannot pass for a database that deleted the item.
+create or replace function tenancy.was_deleted(p_tenant_id uuid, p_item_id uuid)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select
+                     from tenancy.audit_log as line
+                    where line.tenant_id = tenancy.system_tenant_id()
+                      and line.subject = 'tenant:' || p_tenant_id
+                      and line.action = 'tenant.removed')
+           or exists (select
+                        from execution.run_archives as archive
+                             join execution.campaign_runs as run
+                               on run.tenant_id = archive.tenant_id and run.id = archive.run_id
+                       where archive.tenant_id = p_tenant_id
+                         and run.finished_at + interval '1 hour'
+                             > to_timestamp(('x' || left(replace(p_item_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0))
+$$;
+revoke all on function tenancy.was_deleted(uuid, uuid) from public;
+comment on function tenancy.was_deleted(uuid, uuid) is
+    'Whether the database may lack this item because its run was archived or its tenant removed, and not because the database is '
+    'a restored copy. Clocks may differ by an hour.';
+
 create or replace function tenancy.read_installation(
     p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[])
 returns table (
@@ -153,7 +179,8 @@ begin
                             where not exists (select
                                                 from execution.channel_outbox as item
                                                where item.tenant_id = wanted.tenant_id
-                                                 and item.id = wanted.id)),
+                                                 and item.id = wanted.id)
+                              and not tenancy.was_deleted(wanted.tenant_id, wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id

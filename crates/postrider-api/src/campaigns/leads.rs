@@ -2,6 +2,7 @@
 
 mod import;
 mod lists;
+pub(crate) mod people;
 mod spool;
 
 use axum::{Json, extract::State};
@@ -56,6 +57,8 @@ pub(crate) struct LeadBody {
     suppression_reason: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
+    /// Time of its erasure. Such a lead has no data, and is never sent anything.
+    erased_at: Option<Timestamp>,
 }
 
 impl From<Lead> for LeadBody {
@@ -72,6 +75,7 @@ impl From<Lead> for LeadBody {
             suppression_reason: lead.suppression_reason,
             created_at: lead.created_at,
             updated_at: lead.updated_at,
+            erased_at: lead.erased_at,
         }
     }
 }
@@ -92,6 +96,13 @@ pub(crate) struct LeadQuery {
     phone: Option<String>,
     /// Only with this id in the system that they came from.
     external_id: Option<String>,
+    /// Only with this e-mail address (in upper or lower case), phone number (as E.164) or external id.
+    #[param(example = "ann@example.org")]
+    recipient: Option<String>,
+    /// Erased leads too.
+    #[serde(default)]
+    #[param(default = false)]
+    with_erased: bool,
     /// Only of this workspace.
     workspace_id: Option<Uuid>,
     /// Maximum number of items of the page.
@@ -125,6 +136,8 @@ pub(crate) async fn list(
         email: query.email,
         phone: query.phone.map(with_plus),
         external_id: query.external_id,
+        recipient: query.recipient.map(with_plus),
+        with_erased: query.with_erased,
     };
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     let rows = leads::page(reading.connection(), caller.tenant_id, &filter, after, size + 1).await?;

@@ -1,6 +1,6 @@
 //! Runs: list, show, their items, their launch certificate, their trace.
 
-mod bodies;
+pub(crate) mod bodies;
 pub(crate) mod export;
 
 use axum::{Json, extract::State};

@@ -87,7 +87,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Allow a restored copy of the database to send, and put in doubt everything that the original may have sent
     Adopt(tenancy::adopt::AdoptArgs),
-    /// Create and list tenants
+    /// Create, list and remove tenants
     #[command(subcommand)]
     Tenants(tenancy::tenants::TenantsCommand),
     /// Create, list and revoke API keys
@@ -104,6 +104,9 @@ enum Command {
     /// Import leads, create, deploy and follow campaigns
     #[command(subcommand)]
     Campaign(campaigns::CampaignCommand),
+    /// List, show, suppress and erase people
+    #[command(subcommand)]
+    Leads(campaigns::leads::LeadsCommand),
     /// List and resolve items that may or may not have been sent
     #[command(subcommand)]
     InDoubt(campaigns::in_doubt::InDoubtCommand),
@@ -117,7 +120,7 @@ enum Command {
     Overview(tenancy::overview::OverviewArgs),
     /// List the providers with their settings, and the functions that come with Postrider
     Catalogue(catalogue::CatalogueArgs),
-    /// Show the complete history of a campaign, a run, a send job or an item
+    /// Show the complete history of a campaign, a run, a send job, an item or a person
     Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
     #[command(subcommand)]
@@ -203,6 +206,7 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::MasterKey(command) => tenancy::master_key::run(command, &config).await,
         Command::Accounts(command) => tenancy::accounts::run(command, &config).await,
         Command::Campaign(command) => campaigns::run(command, &config).await,
+        Command::Leads(command) => campaigns::leads::run(command, &config).await,
         Command::InDoubt(command) => campaigns::in_doubt::run(command, &config).await,
         Command::Channels(command) => channels::run(command, &config).await,
         Command::Jobs(command) => jobs::run(command, &config).await,

@@ -1,13 +1,16 @@
-//! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, ended chat
-//! messages and job runs, the stored answers of requests that are a day old, and expired sessions.
+//! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, the items of
+//! ended campaign runs ([`archive`]), ended chat messages and job runs, the stored answers of requests that are a day old, and expired
+//! sessions.
 
-use std::time::Duration;
+mod archive;
+
+use std::{path::PathBuf, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use postrider_model::ids::TenantId;
 use postrider_store::{
     PgConnection, Pool, StoreError,
-    campaigns::history,
+    campaigns::{archives, history},
     channels::replies,
     events,
     jobs::runs,
@@ -23,6 +26,10 @@ pub struct Retention {
     pub events: Option<Duration>,
     /// Retention of the history of campaigns; `None`: for ever.
     pub history: Option<Duration>,
+    /// Retention of the send jobs and items of campaign runs after the end of the run; `None`: for ever.
+    pub items: Option<Duration>,
+    /// Directory that gets the send jobs and items of a run before they are deleted; `None`: they are not exported.
+    pub export_dir: Option<PathBuf>,
     /// Retention of ended chat messages and their replies; `None`: for ever.
     pub messages: Option<Duration>,
     /// Retention of ended job runs and their firings, errors and alerts; `None`: for ever.
@@ -52,6 +59,7 @@ impl Retention {
         loop {
             report("processed events", self.sweep_events(&pool, &shutdown).await);
             report("events of campaigns", self.sweep_history(&pool, &shutdown).await);
+            report("send jobs and items of campaign runs", self.sweep_items(&pool, &shutdown).await);
             report("messages with their replies", self.sweep_messages(&pool, &shutdown).await);
             report("job runs", self.sweep_runs(&pool, &shutdown).await);
             report("answered requests", sweep_requests(&pool, &shutdown).await);
@@ -75,6 +83,20 @@ impl Retention {
         let Some(before) = before(self.history) else { return Ok(0) };
         let tenants = choose!(pool, history::tenants_with_old(before));
         sweep(pool, shutdown, tenants, |tenant| OldRows::History { tenant, before }).await
+    }
+
+    /// One pass over the campaign runs that ended long ago. Returns how many send jobs and items were removed.
+    pub async fn sweep_items(&self, pool: &Pool, shutdown: &CancellationToken) -> Result<i64, StoreError> {
+        let Some(before) = before(self.items) else { return Ok(0) };
+        let tenants = choose!(pool, archives::tenants_with_old(before));
+        let mut removed = 0;
+        for tenant in tenants {
+            removed += archive::sweep(pool, shutdown, tenant, before, self.export_dir.as_deref()).await?;
+            if shutdown.is_cancelled() {
+                break;
+            }
+        }
+        Ok(removed)
     }
 
     /// One pass over the ended chat messages. Returns how many were removed.

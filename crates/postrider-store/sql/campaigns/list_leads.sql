@@ -9,7 +9,8 @@ select id,
        suppressed_at as "suppressed_at: jiff_sqlx::Timestamp",
        suppression_reason,
        created_at as "created_at: jiff_sqlx::Timestamp",
-       updated_at as "updated_at: jiff_sqlx::Timestamp"
+       updated_at as "updated_at: jiff_sqlx::Timestamp",
+       erased_at as "erased_at: jiff_sqlx::Timestamp"
   from execution.leads
  where tenant_id = $1
    and ($2::uuid is null or id < $2)
@@ -18,5 +19,7 @@ select id,
    and ($5::text is null or phone = $5)
    and ($6::text is null or identity = $6)
    and workspace_id = any ($7)
+   and ($9::uuid[] is null or id = any ($9))
+   and ($10 or erased_at is null)
  order by id desc
  limit $8

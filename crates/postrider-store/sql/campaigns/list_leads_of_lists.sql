@@ -9,7 +9,8 @@ select lead.id as "id!",
        lead.suppressed_at as "suppressed_at: jiff_sqlx::Timestamp",
        lead.suppression_reason,
        lead.created_at as "created_at!: jiff_sqlx::Timestamp",
-       lead.updated_at as "updated_at!: jiff_sqlx::Timestamp"
+       lead.updated_at as "updated_at!: jiff_sqlx::Timestamp",
+       lead.erased_at as "erased_at: jiff_sqlx::Timestamp"
   from unnest($7::uuid[]) as list (id)
        cross join lateral (
            select lead.*
@@ -23,6 +24,8 @@ select lead.id as "id!",
               and ($4::text is null or lead.email = $4)
               and ($5::text is null or lead.phone = $5)
               and ($6::text is null or lead.identity = $6)
+              and ($9::uuid[] is null or lead.id = any ($9))
+              and ($10 or lead.erased_at is null)
             order by member.lead_id desc
             limit $8) as lead
  order by lead.id desc

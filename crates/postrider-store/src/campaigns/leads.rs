@@ -7,6 +7,7 @@
 
 mod listing;
 mod lists;
+mod people;
 mod reading;
 
 use std::collections::HashSet;
@@ -21,6 +22,7 @@ use uuid::Uuid;
 pub use self::{
     listing::{Filter, Lead, find, has_list, page},
     lists::{List, MEMBERS_MAX, lists},
+    people::{After, Erasure, LeadItem, RUNS_MAX, erase, find_all, items, unsuppress},
     reading::{Summary, read_ahead},
 };
 use crate::{

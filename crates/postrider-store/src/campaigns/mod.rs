@@ -15,6 +15,7 @@
 //!
 //! Every function names the tenant. For a login that serves requests, the transaction must act for the same one.
 
+pub mod archives;
 pub mod assets;
 pub mod callbacks;
 pub mod doubts;

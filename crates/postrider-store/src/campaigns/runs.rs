@@ -55,6 +55,9 @@ pub struct Run {
     pub started_at: Option<Timestamp>,
     /// When its last send job ended.
     pub finished_at: Option<Timestamp>,
+    /// Time since which retention deletes its send jobs and items; its certificate stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archived_at: Option<Timestamp>,
 }
 
 /// Runs by their ids, oldest first. Those of other tenants are not there.
@@ -82,12 +85,15 @@ pub async fn read(
                run.correlation_id,
                run.created_at as "created_at: jiff_sqlx::Timestamp",
                run.started_at as "started_at: jiff_sqlx::Timestamp",
-               run.finished_at as "finished_at: jiff_sqlx::Timestamp"
+               run.finished_at as "finished_at: jiff_sqlx::Timestamp",
+               archive.archived_at as "archived_at?: jiff_sqlx::Timestamp"
           from execution.campaign_runs as run
                join execution.campaigns as campaign
                  on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
                join execution.campaign_phases as phase
                  on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+               left join execution.run_archives as archive
+                      on archive.tenant_id = run.tenant_id and archive.run_id = run.id
          where run.tenant_id = $1
            and run.id = any ($2)
          order by run.created_at, run.id
@@ -118,6 +124,7 @@ pub async fn read(
                 created_at: row.created_at.to_jiff(),
                 started_at: row.started_at.map(jiff_sqlx::Timestamp::to_jiff),
                 finished_at: row.finished_at.map(jiff_sqlx::Timestamp::to_jiff),
+                archived_at: row.archived_at.map(jiff_sqlx::Timestamp::to_jiff),
             })
         })
         .collect()

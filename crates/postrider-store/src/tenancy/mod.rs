@@ -19,6 +19,7 @@ pub mod installation;
 pub mod keys;
 pub mod master_key;
 pub mod overview;
+pub mod removal;
 pub mod requests;
 pub mod sessions;
 pub mod tenants;

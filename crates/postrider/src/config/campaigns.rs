@@ -1,5 +1,7 @@
 //! Campaigns, and what settles their doubts.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
@@ -36,6 +38,10 @@ pub struct Campaigns {
     pub poll_interval_ms: u64,
     /// Days to keep what happened to campaigns. 0 keeps it for ever.
     pub history_days: u32,
+    /// Days to keep the send jobs and items of a run after its end. 0 keeps them for ever.
+    pub retention_days: u32,
+    /// Directory that gets them as NDJSON before they are deleted.
+    pub export_dir: Option<PathBuf>,
 }
 
 impl Default for Campaigns {
@@ -55,13 +61,15 @@ impl Default for Campaigns {
             heartbeat_interval_seconds: 20,
             poll_interval_ms: 500,
             history_days: 90,
+            retention_days: 0,
+            export_dir: None,
         }
     }
 }
 
 impl Campaigns {
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        let bounds: [Bounded; 14] = [
+        let bounds: [Bounded; 15] = [
             ("jobs_max", self.jobs_max as u64, 1..=1000, ""),
             ("jobs_per_tenant_max", self.jobs_per_tenant_max as u64, 1..=1000, ""),
             ("window", self.window as u64, 1..=1000, ""),
@@ -86,6 +94,7 @@ impl Campaigns {
             ),
             ("poll_interval_ms", self.poll_interval_ms, 10..=60_000, ""),
             ("history_days", u64::from(self.history_days), 0..=100_000, ""),
+            ("retention_days", u64::from(self.retention_days), 0..=100_000, ""),
         ];
         within("campaigns", bounds)
     }

@@ -52,6 +52,8 @@ pub(crate) struct RunBody {
     started_at: Option<Timestamp>,
     /// When its last send job ended.
     finished_at: Option<Timestamp>,
+    /// Time since which retention deletes its send jobs and items. The counts and the launch certificate stay.
+    archived_at: Option<Timestamp>,
 }
 
 impl From<Run> for RunBody {
@@ -74,6 +76,7 @@ impl From<Run> for RunBody {
             created_at: run.created_at,
             started_at: run.started_at,
             finished_at: run.finished_at,
+            archived_at: run.archived_at,
         }
     }
 }

@@ -6,6 +6,8 @@ mod file;
 mod import;
 pub mod in_doubt;
 mod items;
+pub mod leads;
+mod person;
 mod result;
 mod status;
 mod target;

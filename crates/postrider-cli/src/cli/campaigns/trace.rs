@@ -1,11 +1,15 @@
-//! `postrider trace`: the complete history of a campaign, a run, a send job or an item, as a tree.
+//! `postrider trace`: the complete history of a campaign, a run, a send job, an item or a person, as a tree.
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
-use postrider_store::campaigns::trace::{self, AuditLine, Subject, Trace, TracedItem, TracedJob, TracedRun};
+use postrider_store::campaigns::{
+    leads::{Lead, LeadItem},
+    trace::{self, AuditLine, Subject, Trace, TracedItem, TracedJob, TracedRun},
+};
+use serde_json::json;
 
+use super::person;
 use crate::cli::{ForTenant, output, with_installation};
 use crate::config::Config;
 
@@ -13,7 +17,8 @@ use crate::config::Config;
 pub struct TraceArgs {
     #[command(flatten)]
     of: ForTenant,
-    /// The id of a campaign, run, send job or item; an idempotency key; a correlation id; or the name of a campaign
+    /// The id of a campaign, run, send job, item or lead; an idempotency key; a correlation id; the name of a campaign; or the e-mail
+    /// address, phone number or external id of a person
     id: String,
     /// Show at most this many send jobs, items and log lines each; problems come first
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(1..=100_000))]
@@ -24,25 +29,48 @@ pub struct TraceArgs {
 }
 
 pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let trace = with_installation(config, async |installation| {
+    let traced = with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
         let (mut transaction, tenant) = args.of.begin(&pool, installation).await?;
-        let subject = trace::find(&mut transaction, tenant.id, &args.id).await?.with_context(|| {
-            format!(
-                "tenant `{}` has no campaign, run, send job, item, key or correlation id `{}`; `postrider campaign status` lists \
-                 the campaigns",
-                tenant.name, args.id
-            )
-        })?;
-        Ok(trace::read(&mut transaction, tenant.id, subject, args.limit).await?)
+        if let Some(subject) = trace::find(&mut transaction, tenant.id, &args.id).await? {
+            return Ok(Traced::Work(trace::read(&mut transaction, tenant.id, subject, args.limit).await?));
+        }
+        let mut person = Vec::new();
+        for lead in person::find(&mut transaction, &tenant, &args.id).await? {
+            let items = person::history(&mut transaction, &tenant, &lead, args.limit).await?;
+            person.push((lead, items));
+        }
+        anyhow::ensure!(
+            !person.is_empty(),
+            "tenant `{}` has no campaign, run, send job, item, key, correlation id or person `{}`; `postrider campaign status` lists \
+             the campaigns, `postrider leads list` the people",
+            tenant.name,
+            args.id
+        );
+        Ok(Traced::Person(person))
     })
     .await?;
-    if args.json {
-        output::json(&trace)?;
-    } else {
-        show(&trace)?;
+    match traced {
+        Traced::Work(trace) if args.json => output::json(&trace)?,
+        Traced::Work(trace) => show(&trace)?,
+        Traced::Person(person) if args.json => {
+            let leads: Vec<_> = person.iter().map(|(lead, items)| person::json(lead, items)).collect();
+            output::json(&json!({ "subject": { "kind": "person", "id": args.id }, "leads": leads }))?;
+        }
+        Traced::Person(person) => {
+            for (lead, items) in &person {
+                person::show(lead, items, args.limit)?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The history that was asked for.
+enum Traced {
+    Work(Trace),
+    /// The leads of a person, with their items.
+    Person(Vec<(Lead, Vec<LeadItem>)>),
 }
 
 fn show(trace: &Trace) -> anyhow::Result<()> {
@@ -71,6 +99,9 @@ fn show_run(traced: &TracedRun, shows_keys: bool) -> anyhow::Result<()> {
     ))?;
     output::line(format_args!("│  {}, {} intended, {}", run.status, run.intended, times(traced)))?;
     output::line(format_args!("│  correlation id {}", run.correlation_id))?;
+    if let Some(at) = run.archived_at {
+        output::line(format_args!("│  archived {}: its send jobs and items were deleted", output::time(at)))?;
+    }
     for (n, job) in traced.jobs.iter().enumerate() {
         let is_last = n + 1 == traced.jobs.len() && traced.jobs_left_out == 0;
         let (branch, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };

@@ -6,4 +6,5 @@ pub mod dashboard;
 pub mod keys;
 pub mod master_key;
 pub mod overview;
+mod removal;
 pub mod tenants;

@@ -1,6 +1,6 @@
 //! `postrider tenants`.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::Subcommand;
 use postrider_model::tenancy::Role;
@@ -9,6 +9,7 @@ use postrider_store::{
     tenancy::{keys, tenants},
 };
 
+use super::removal;
 use crate::cli::{actor, output, with_installation};
 use crate::{config::Config, installation::Installation};
 
@@ -40,6 +41,26 @@ pub enum TenantsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Remove a tenant with all its rows, after an export; asks for the name of the tenant
+    ///
+    /// The keys of the tenant stop working at once, and its send jobs are deleted first: a call in flight ends, and its result is not
+    /// recorded. Pause its campaigns before. If the command stops half way, run it again.
+    Remove {
+        /// The tenant, by name or id
+        name: String,
+        /// Write every table of the tenant into this directory first, as one NDJSON file each; it must be new or empty
+        #[arg(long, value_name = "DIR", required_unless_present = "no_export", conflicts_with = "no_export")]
+        export: Option<PathBuf>,
+        /// Remove the tenant without an export
+        #[arg(long)]
+        no_export: bool,
+        /// Remove without a question; give the name of the tenant again
+        #[arg(long, value_name = "NAME")]
+        yes: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List all tenants
     List {
         /// Print JSON
@@ -55,8 +76,12 @@ pub async fn run(command: TenantsCommand, config: &Config) -> anyhow::Result<Exi
 
 async fn act(command: TenantsCommand, installation: &Installation) -> anyhow::Result<()> {
     let pool = installation.admin_pool().await?;
+    if let TenantsCommand::Remove { name, export, yes, json, no_export: _ } = command {
+        return removal::run(&pool, &name, export.as_deref(), yes.as_deref(), json).await;
+    }
     let mut transaction = pool::begin(&pool).await?;
     match command {
+        TenantsCommand::Remove { .. } => {}
         TenantsCommand::Create { name, json } => {
             let (tenant, workspace) = tenants::create(&mut transaction, &name, &actor()).await?;
             pool::act_as(&mut transaction, tenant).await?;

@@ -23,6 +23,7 @@ pub mod material;
 mod openapi;
 mod overview;
 mod paging;
+mod people;
 mod phases;
 mod plans;
 mod resolving;

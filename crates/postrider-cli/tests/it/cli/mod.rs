@@ -11,6 +11,7 @@ mod in_doubt;
 mod items;
 mod jobs;
 mod overview;
+mod people;
 mod phases;
 mod scripts;
 mod secrets;

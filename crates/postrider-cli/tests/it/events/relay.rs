@@ -354,6 +354,8 @@ async fn retention_removes_old_processed_events_and_nothing_else() -> anyhow::Re
     let retention = Retention {
         events: Some(Duration::from_secs(30 * 24 * 3600)),
         history: None,
+        items: None,
+        export_dir: None,
         messages: None,
         runs: None,
         every: Duration::from_secs(3600),

@@ -1,6 +1,6 @@
 //! The database itself: what its catalogue holds, migrations, pools and poolers, hints, and private clusters.
 
-mod catalogue;
+pub mod catalogue;
 mod embedded_mode;
 mod hints;
 mod migrations;

@@ -1,4 +1,5 @@
-//! Tenants, keys and restored copies.
+//! Tenants, keys, restored copies, and the removal of a tenant.
 
 mod master_key;
+mod removal;
 mod restored;

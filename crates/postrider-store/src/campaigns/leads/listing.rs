@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
+use super::people;
 use crate::{
     StoreError,
     postgres::{pool, unprepared::unprepared},
@@ -37,6 +38,8 @@ pub struct Lead {
     pub created_at: Timestamp,
     /// Time of the last change.
     pub updated_at: Timestamp,
+    /// Time of its erasure, if the person was erased.
+    pub erased_at: Option<Timestamp>,
 }
 
 /// Filters for the list of leads. Texts are compared letter for letter.
@@ -54,6 +57,10 @@ pub struct Filter {
     pub phone: Option<String>,
     /// Only with this id in the system that they came from.
     pub external_id: Option<String>,
+    /// Only with this e-mail address (in upper or lower case), phone number or external id.
+    pub recipient: Option<String>,
+    /// Erased leads too.
+    pub with_erased: bool,
 }
 
 /// Leads of a tenant, newest first: those after a given one, or from the beginning.
@@ -72,13 +79,24 @@ pub async fn page(
         .collect();
     let workspaces: Vec<Uuid> =
         workspaces.into_iter().filter(|id| filter.workspace.is_none_or(|wanted| wanted.0 == *id)).collect();
-    match &filter.list {
+    let people = match &filter.recipient {
+        Some(wanted) => Some(people::uuids(&people::find_all(&mut *connection, tenant, wanted).await?)),
+        None => None,
+    };
+    let filter = &Narrowed { filter, people };
+    match &filter.filter.list {
         None => page_of_all(connection, tenant, &workspaces, filter, after, limit).await,
         Some(list) => {
             let lists = lists(&mut *connection, tenant, &workspaces, list).await?;
             page_of_lists(connection, tenant, &lists, filter, after, limit).await
         }
     }
+}
+
+/// A filter whose recipient was looked up.
+struct Narrowed<'a> {
+    filter: &'a Filter,
+    people: Option<Vec<Uuid>>,
 }
 
 /// One lead. `None` when the tenant has no such lead.
@@ -100,7 +118,8 @@ pub async fn find(
                suppressed_at as "suppressed_at: jiff_sqlx::Timestamp",
                suppression_reason,
                created_at as "created_at: jiff_sqlx::Timestamp",
-               updated_at as "updated_at: jiff_sqlx::Timestamp"
+               updated_at as "updated_at: jiff_sqlx::Timestamp",
+               erased_at as "erased_at: jiff_sqlx::Timestamp"
           from execution.leads
          where tenant_id = $1
            and id = $2
@@ -118,7 +137,7 @@ async fn page_of_all(
     connection: &mut PgConnection,
     tenant: TenantId,
     workspaces: &[Uuid],
-    filter: &Filter,
+    Narrowed { filter, people }: &Narrowed<'_>,
     after: Option<LeadId>,
     limit: i64,
 ) -> Result<Vec<Lead>, StoreError> {
@@ -136,6 +155,8 @@ async fn page_of_all(
         identity(filter),
         workspaces,
         limit,
+        people.as_deref(),
+        filter.with_erased,
     )
     .fetch_all(unprepared(connection))
     .await
@@ -147,7 +168,7 @@ async fn page_of_lists(
     connection: &mut PgConnection,
     tenant: TenantId,
     lists: &[Uuid],
-    filter: &Filter,
+    Narrowed { filter, people }: &Narrowed<'_>,
     after: Option<LeadId>,
     limit: i64,
 ) -> Result<Vec<Lead>, StoreError> {
@@ -162,6 +183,8 @@ async fn page_of_lists(
         identity(filter),
         lists,
         limit,
+        people.as_deref(),
+        filter.with_erased,
     )
     .fetch_all(unprepared(connection))
     .await
@@ -214,6 +237,7 @@ struct Row {
     suppression_reason: Option<String>,
     created_at: jiff_sqlx::Timestamp,
     updated_at: jiff_sqlx::Timestamp,
+    erased_at: Option<jiff_sqlx::Timestamp>,
 }
 
 impl From<Row> for Lead {
@@ -230,6 +254,7 @@ impl From<Row> for Lead {
             suppression_reason: row.suppression_reason,
             created_at: row.created_at.to_jiff(),
             updated_at: row.updated_at.to_jiff(),
+            erased_at: row.erased_at.map(jiff_sqlx::Timestamp::to_jiff),
         }
     }
 }

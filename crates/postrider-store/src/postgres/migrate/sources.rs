@@ -89,6 +89,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "tenancy/functions/master_key.sql",
     Replaceable "tenancy/functions/installation.sql",
     Replaceable "tenancy/functions/adoption.sql",
+    Replaceable "tenancy/functions/removal.sql",
 
     Replaceable "events/functions/guards.sql",
     Replaceable "events/functions/contract.sql",
@@ -100,6 +101,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "campaigns/functions/keys.sql",
     Replaceable "campaigns/functions/history.sql",
     Replaceable "campaigns/functions/audience.sql",
+    Replaceable "campaigns/functions/people.sql",
     Replaceable "campaigns/functions/create.sql",
     Replaceable "campaigns/functions/deploy.sql",
     Replaceable "campaigns/functions/claim.sql",
@@ -117,6 +119,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "campaigns/functions/advance.sql",
     Replaceable "campaigns/functions/progress.sql",
     Replaceable "campaigns/functions/status.sql",
+    Replaceable "campaigns/functions/retain.sql",
 
     Replaceable "channels/functions/guards.sql",
     Replaceable "channels/functions/receive.sql",

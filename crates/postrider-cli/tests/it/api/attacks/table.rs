@@ -63,6 +63,8 @@ pub enum Names {
     JobRun,
     Key,
     Lead,
+    /// A lead that two runs reached.
+    ReachedLead,
     Link,
     /// A function that there is none of: it is made.
     NewFunction,
@@ -147,6 +149,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("list_campaign_history", VIEWER, Names::Delivery, Sent::Nothing, 200),
     attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
     attack("get_lead", VIEWER, Names::Lead, Sent::Nothing, 200),
+    attack("list_lead_items", VIEWER, Names::ReachedLead, Sent::Nothing, 200),
     attack("get_asset", VIEWER, Names::Asset, Sent::Nothing, 200),
     attack("get_campaign", VIEWER, Names::Campaign, Sent::Nothing, 200),
     attack("campaign_status", VIEWER, Names::Campaign, Sent::Nothing, 200),
@@ -161,6 +164,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("retry_event", OPERATOR, Names::Event, Sent::Nothing, 204),
     Attack { query: "?list=imported", ..attack("import_leads", OPERATOR, Names::Nothing, Sent::Csv, 200) },
     attack("suppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "reason": "unsubscribed" })), 200),
+    attack("unsuppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "note": "asked for it" })), 200),
     attack("create_asset", OPERATOR, Names::Nothing, Sent::Json(|things| asset(&format!("{}-new", things.mark))), 201),
     attack("create_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 201),
     attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
@@ -196,6 +200,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("create_provider_account", ADMIN, Names::Nothing, Sent::Json(|_| account("new")), 201),
     attack("update_provider_account", ADMIN, Names::Account, Sent::Json(|_| json!({ "limits": { "daily": 7 } })), 200),
     attack("rotate_provider_account", ADMIN, Names::Account, Sent::Json(|_| json!({ "secret": "another" })), 204),
+    attack("erase_lead", ADMIN, Names::Lead, Sent::Nothing, 200),
     attack("remove_provider_account", ADMIN, Names::SpareAccount, Sent::Nothing, 204),
 ];
 
@@ -234,6 +239,7 @@ pub struct Things {
     pub jobs: Jobs,
     pub key: String,
     pub lead: String,
+    pub reached: String,
     pub link: String,
     pub run: String,
     pub session: String,
@@ -275,6 +281,15 @@ impl Things {
             finalize(&worker, tenant.id.0, "w", &doubted).await?;
             items.extend(reserved);
         }
+        // The people of the first run got something else, too.
+        let first = format!("{mark}-run-0");
+        let again = make(&operator, "/campaigns", &one_phase(&format!("{mark}-again"), &asset_id, &first))?;
+        stage.post(&operator, &format!("/campaigns/{again}/phases/mail/start"), &json!({}))?.expect(200)?;
+        let (worker, taken) = take_all(stage).await?;
+        let sent: Vec<_> =
+            taken.into_iter().flat_map(|(_, items)| items).map(|item| (item, "sent")).collect();
+        finalize(&worker, tenant.id.0, "w", &sent).await?;
+        let reached = stage.get(&tenant.viewer, &format!("/leads?list={first}"))?.expect(200)?;
         // Two accounts at which people write; two messages, and their replies are dead.
         let spare = conversation(stage, &tenant, &spare_account).await?;
         let conversation = conversation(stage, &tenant, &account_id).await?;
@@ -311,6 +326,7 @@ impl Things {
             jobs: Jobs::make(stage, &tenant, mark).await?,
             key,
             lead: id(&found["items"][0])?,
+            reached: id(&reached["items"][0])?,
             link: links[0].0.to_string(),
             run,
             session: id(&sessions.remove(0)["session"])?,
@@ -338,6 +354,7 @@ impl Things {
             Names::JobRun => &self.jobs.run,
             Names::Key => &self.key,
             Names::Lead => &self.lead,
+            Names::ReachedLead => &self.reached,
             Names::Link => &self.link,
             Names::NewFunction => &self.jobs.new_function,
             Names::Run => &self.run,

@@ -8,7 +8,7 @@ mod lint;
 mod plans;
 mod rights;
 mod tenants;
-mod visibility;
+pub mod visibility;
 
 use postrider_store::postgres::doctor::{self, Finding, Severity};
 
@@ -127,11 +127,15 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "execution.channel_outbox",
             "execution.claim_order",
             "execution.doubts",
+            "execution.erasures",
             "execution.job_queue",
             "execution.lead_list_members",
             "execution.lead_lists",
             "execution.leads",
             "execution.provider_callbacks",
+            "execution.run_archives",
+            "execution.suppressed_addresses",
+            "execution.suppression_keys",
             "jobs.alert_instances",
             "jobs.alert_notifications",
             "jobs.decision_cards",

@@ -37,6 +37,7 @@ const CHOICES: &[&str] = &[
     "execution.tenants_with_due_phases",
     "execution.tenants_with_due_progress",
     "execution.tenants_with_old_history",
+    "execution.tenants_with_old_runs",
     "jobs.due_schedules",
     "jobs.measure_jobs",
     "jobs.tenants_with_due_runs",
