@@ -160,7 +160,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
         capacity,
     };
     let served = match roles.iter().find_map(|role| role.needs()) {
-        None => process.serve(roles, &Fence::default(), None, draining.clone()).await,
+        None => process.serve(roles, &Fence::default(), None, None, draining.clone()).await,
         Some(needs) => {
             let open = async {
                 let pool = checked(installation.worker_pool(connections::WITNESS).await?, needs).await?;
@@ -195,11 +195,12 @@ struct Process<'a> {
 }
 
 impl Process<'_> {
-    /// Serves these roles until `draining` is cancelled. `waits` is the reason why other roles wait.
+    /// Serves these roles until `draining` is cancelled. `witness` is the health of the witness, and `waits` the reason why other roles wait.
     async fn serve(
         &self,
         roles: &[Role],
         fence: &Fence,
+        witness: Option<&Health>,
         waits: Option<&str>,
         draining: CancellationToken,
     ) -> anyhow::Result<()> {
@@ -212,6 +213,9 @@ impl Process<'_> {
         let connections = config.database.connections_max;
         connections::check(config, roles, installation).await?;
         let mut health = Vec::new();
+        if roles.iter().any(|role| role.needs().is_some()) {
+            health.extend(witness.cloned());
+        }
         let app_pool = checked(installation.app_pool(connections).await?, APP).await?;
         // Before anything is claimed: a role that could not open a secret would hold work and not do it.
         let master_key = master_key(roles, installation, config).await?;
@@ -422,7 +426,7 @@ async fn while_allowed(
     roles: &[Role],
     draining: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (fence, mut standing) = (witness.fence(), witness.standing());
+    let (fence, health, mut standing) = (witness.fence(), witness.health(), witness.standing());
     let ended = CancellationToken::new();
     let looking = tokio::spawn(supervised("witness", witness.run(ended.clone())));
     let pools_before = process.installation.pools_opened();
@@ -445,7 +449,7 @@ async fn while_allowed(
             std::future::pending::<()>().await;
         };
         let served = tokio::select! {
-            served = process.serve(&allowed, &fence, waits, stop.clone()) => served,
+            served = process.serve(&allowed, &fence, Some(&health), waits, stop.clone()) => served,
             () = until_changed => Ok(()),
         };
         if served.is_err() || draining.is_cancelled() || !stop.is_cancelled() {
