@@ -215,30 +215,33 @@ pub async fn check(config: &Config, roles: &[Role], installation: &Installation)
 }
 
 /// Lines of `doctor` about the connections of a process with these roles.
-pub async fn examine(
-    config: &Config,
-    roles: &[Role],
-    installation: &Installation,
-) -> anyhow::Result<Finding> {
+pub async fn examine(config: &Config, roles: &[Role], installation: &Installation) -> Finding {
     const CHECK: &str = "connections";
     let needed = Connections::of(config, roles);
-    let room = Room::ask(installation).await?;
+    let room = match Room::ask(installation).await {
+        Ok(room) => room,
+        Err(error) => {
+            let problem = format!("{error:#}");
+            let (problem, advice) = problem.split_once("; ").unwrap_or((problem.as_str(), "correct the URL"));
+            return Finding::failure(CHECK, format!("the limits cannot be read: {problem}"), advice);
+        }
+    };
     let found = format!("a process needs up to {}: {}", needed.total(), needed.listed());
     if let Some(refusal) = room.refusal(&needed) {
         let (problem, advice) = refusal.split_once("; ").unwrap_or((refusal.as_str(), ""));
-        return Ok(Finding::failure(CHECK, problem, advice));
+        return Finding::failure(CHECK, problem, advice);
     }
     if let Some(shortage) = room.shortage(&needed) {
         let (problem, advice) = shortage.split_once("; ").unwrap_or((shortage.as_str(), ""));
-        return Ok(Finding::warning(CHECK, format!("{found}; {problem}"), advice));
+        return Finding::warning(CHECK, format!("{found}; {problem}"), advice);
     }
     if let Some(assumed) = room.assumed(&needed) {
-        return Ok(Finding::ok(CHECK, format!("{found}; {assumed}")));
+        return Finding::ok(CHECK, format!("{found}; {assumed}"));
     }
     let allowed = room.direct.values().next().map(|capacity| {
         format!("; the server allows {}, {} are in use", capacity.available(), capacity.used)
     });
-    Ok(Finding::ok(CHECK, format!("{found}{}", allowed.unwrap_or_default())))
+    Finding::ok(CHECK, format!("{found}{}", allowed.unwrap_or_default()))
 }
 
 #[cfg(test)]

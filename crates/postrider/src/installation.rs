@@ -47,7 +47,7 @@ use url::Url;
 use self::run_file::{Announced, RunFile};
 use crate::{
     config::{Config, DatabaseUrl},
-    connections,
+    connections, logins,
 };
 
 /// The name of the database in a private cluster.
@@ -311,13 +311,8 @@ impl Installation {
         let settings = pool::Settings { connections_max: 1, ..Default::default() };
         let worker = pool::connect(url, settings).await.map_err(|error| error.with_setting(setting))?;
         let mut transaction = pool::begin(&worker).await?;
-        doctor::require_role(
-            &mut transaction,
-            "postrider_worker",
-            "the API with a login of postrider_app alone (it signs tenants with a key that only postrider_worker can read)",
-            "database.url",
-        )
-        .await?;
+        let (role, needed_for, setting_of_login) = logins::SIGNING;
+        doctor::require_role(&mut transaction, role, needed_for, setting_of_login).await?;
         let key = context::key(&mut transaction).await?;
         drop(transaction);
         worker.close().await;

@@ -17,13 +17,20 @@ use postrider_store::{
     channels::replies,
     events,
     jobs::runs,
-    postgres::{doctor, migrate, pool, wakeups},
+    postgres::{doctor, pool, wakeups},
     tenancy::{fence::Fence, master_key},
 };
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Error, config::Config, connections, installation::Installation, wire};
+use crate::{
+    Error,
+    config::Config,
+    connections,
+    installation::Installation,
+    logins::{APP, CAMPAIGNS, DISPATCHER, Needs, RELAY, RESOLVER, SCHEDULER, checked},
+    wire,
+};
 
 /// Serves everything that `postrider serve` does, with adapters and functions of the application beside those that come with
 /// Postrider, until `shutdown` is cancelled. Then the loops finish what they hold, and HTTP answers until they are done.
@@ -74,7 +81,7 @@ impl Role {
         &[Self::Api, Self::Campaigns, Self::Resolver, Self::Dispatcher, Self::Relay, Self::Scheduler];
 
     /// The needs of the role from the database; `None` for a role that sends nothing.
-    const fn needs(self) -> Option<Needs> {
+    pub(crate) const fn needs(self) -> Option<Needs> {
         match self {
             Self::Api => None,
             Self::Campaigns => Some(CAMPAIGNS),
@@ -537,24 +544,4 @@ async fn bind(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener>
             "cannot listen on {address}: {error}; choose another address with {setting}, or port 0 for a free one"
         )
     })
-}
-
-/// A role of the database, what it is needed for, and which setting names its login.
-pub(crate) type Needs = (&'static str, &'static str, &'static str);
-const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
-const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
-const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
-const DISPATCHER: Needs = ("postrider_worker", "the dispatcher", "database.url");
-const SCHEDULER: Needs = ("postrider_worker", "the scheduler", "database.url");
-pub(crate) const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
-
-/// Refuses to serve where the promises would not hold.
-pub(crate) async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> Result<Pool, StoreError> {
-    let mut transaction = pool::begin(&pool).await?;
-    doctor::refuse_unsafe_server(&mut transaction).await?;
-    migrate::verify(&mut transaction).await?;
-    doctor::refuse_powerful_login(&mut transaction).await?;
-    doctor::require_role(&mut transaction, role, needed_for, setting).await?;
-    drop(transaction);
-    Ok(pool)
 }

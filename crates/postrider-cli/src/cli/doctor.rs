@@ -13,7 +13,7 @@ use postrider_store::{
     },
 };
 
-use postrider::Role;
+use postrider::{Role, logins};
 
 use super::{
     open, output,
@@ -50,7 +50,10 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
             findings.push(doctor::master_key(&mut transaction, key, &needs.join(", ")).await?);
         }
         drop(transaction);
-        findings.push(connections::examine(config, &roles, &installation).await?);
+        if !findings.iter().any(Finding::is_missing_schema) {
+            findings.extend(logins::examine(&roles, &installation).await);
+        }
+        findings.push(connections::examine(config, &roles, &installation).await);
         if roles.contains(&Role::Relay) {
             findings.extend(sinks(&pool, config).await?);
         }

@@ -9,7 +9,7 @@ use crate::world::{eventually, postrider, run};
 #[tokio::test]
 async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let output = succeeded(world.postrider_with_secret(&["doctor"], "")?)?;
+    let output = succeeded(world.doctor(&[])?)?;
     assert!(output.stderr.ends_with("checks, none failed\n"), "{}", output.stderr);
     let names =
         ["version", "durability", "schema", "drift", "contracts", "roles", "row-level security", "grants"];
@@ -21,10 +21,12 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
         "oldest lock wait",
         "master key",
         "restored copy",
+        "serving logins",
+        "connections",
     ]) {
         assert!(output.stdout.contains(&format!("  {name} ")), "{name}: {}", output.stdout);
     }
-    let output = succeeded(world.postrider_with_secret(&["doctor", "--json"], "")?)?;
+    let output = succeeded(world.doctor(&["--json"])?)?;
     let findings: Value = serde_json::from_str(&output.stdout)?;
     assert!(
         findings.as_array().is_some_and(|all| all.iter().all(|one| one["severity"] != "failure")),
@@ -208,8 +210,14 @@ async fn a_server_that_may_lose_commits_fails_the_doctor_and_is_never_served_on(
         })
         .await?;
     }
-    // A relay needs no master key.
-    let doctor = run(postrider().args(["--database-url", &admin_url, "doctor", "--roles", "relay"]))?;
+    // A resolver needs a master key, and a relay a sink.
+    let mut doctor = postrider();
+    for (setting, role) in
+        [("ADMIN_URL", "postgres"), ("URL", "postrider_worker"), ("APP_URL", "postrider_app")]
+    {
+        doctor.env(format!("POSTRIDER_DATABASE__{setting}"), postgres.url(role));
+    }
+    let doctor = run(doctor.env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(["doctor", "--roles", "resolver"]))?;
     assert_eq!(doctor.code, 0, "{}", doctor.stdout);
     Ok(())
 }

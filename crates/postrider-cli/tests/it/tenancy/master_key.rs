@@ -32,7 +32,12 @@ const SEALED: &str = "
 
 fn with_key(world: &World, key: Option<&str>, args: &[&str]) -> Command {
     let mut command = postrider();
-    command.args(["--database-url", &world.admin_url()]).args(args);
+    for (setting, role) in
+        [("ADMIN_URL", "postgres"), ("URL", "postrider_worker"), ("APP_URL", "postrider_app")]
+    {
+        command.env(format!("POSTRIDER_DATABASE__{setting}"), world.url(role));
+    }
+    command.args(args);
     command.envs(key.map(|key| ("POSTRIDER_MASTER_KEY", key)));
     command
 }
