@@ -18,7 +18,7 @@ use std::{
     io::Write,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -75,7 +75,7 @@ pub struct Installation {
 }
 
 struct Private {
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     data_dir: PathBuf,
     /// Whether this process made it.
     is_new: bool,
@@ -143,8 +143,11 @@ impl Installation {
             listen: login("postrider_worker"),
         };
         let maintenance = cluster.url(SUPERUSER, "postgres");
-        let (private, pools, announced) =
-            (Some(Private { cluster, data_dir, is_new }), Mutex::default(), Mutex::default());
+        let (private, pools, announced) = (
+            Some(Private { cluster: Arc::new(cluster), data_dir, is_new }),
+            Mutex::default(),
+            Mutex::default(),
+        );
         let opened = Self { private, urls, pools, announced };
         match opened.prepare(&maintenance).await {
             Ok(()) => Ok(opened),
@@ -170,7 +173,8 @@ impl Installation {
             // A loop that was given up on may still hold a connection; the process ends without it.
             let _ = tokio::time::timeout(CLOSE_WITHIN, pool.close()).await;
         }
-        if let Some(Private { cluster, .. }) = self.private {
+        // No other handle is left: `start_again` has ended.
+        if let Some(cluster) = self.private.and_then(|private| Arc::into_inner(private.cluster)) {
             tokio::task::spawn_blocking(move || cluster.stop()).await??;
         }
         Ok(())
@@ -224,6 +228,14 @@ impl Installation {
             cluster.postmaster_pid(),
             cluster.log_file().display()
         )
+    }
+
+    /// Starts the private cluster again after its end. The opened pools connect to it by themselves.
+    pub async fn start_again(&self) -> anyhow::Result<()> {
+        let Some(private) = &self.private else { return Ok(()) };
+        let cluster = Arc::clone(&private.cluster);
+        tokio::task::spawn_blocking(move || cluster.start_again()).await??;
+        Ok(())
     }
 
     /// The data directory, if this process made the private cluster in it.

@@ -136,6 +136,9 @@ const LOOK_AT_KEY_EVERY: Duration = Duration::from_secs(5);
 /// How long everything else may take to finish what is under way when one of the loops has panicked: a call and its record.
 const FINISH_WITHIN: Duration = Duration::from_secs(150);
 
+/// How long after the end of the private Postgres this process may get the signal that ended both.
+const SIGNALS_APART: Duration = Duration::from_secs(1);
+
 async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()> {
     let Server { config, adapters: own_adapters, functions: own_functions, roles } = server;
     let open_files = allow_many_files();
@@ -395,23 +398,35 @@ impl Process<'_> {
         }
         tracing::info!(?roles, "postrider is serving at {http_url}");
 
-        let broken = tokio::select! {
-            () = async { draining.cancelled().await; loops.wait().await } => None,
-            task = supervised::panicked() => {
-                draining.cancel();
-                // A loop may wait for the one that panicked.
-                let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
-                Some(task)
+        let mut key_of_others = std::pin::pin!(key_of_others);
+        let mut was_started_again = false;
+        let broken = loop {
+            tokio::select! {
+                () = async { draining.cancelled().await; loops.wait().await } => break None,
+                task = supervised::panicked() => {
+                    draining.cancel();
+                    // A loop may wait for the one that panicked.
+                    let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
+                    break Some(task);
+                }
+                refused = &mut key_of_others => {
+                    draining.cancel();
+                    let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
+                    drained.cancel();
+                    http.await?;
+                    return Err(refused.context("the master key was changed while this process ran"));
+                }
+                lost = installation.lost() => {
+                    let is_draining = tokio::time::timeout(SIGNALS_APART, draining.cancelled()).await.is_ok();
+                    if was_started_again || !is_draining {
+                        // Nothing can be finished without it, so nothing is waited for.
+                        return Err(lost);
+                    }
+                    // One SIGTERM for all processes ended it in the middle of the drain: the loops record their results in it.
+                    was_started_again = true;
+                    installation.start_again().await.with_context(|| lost.to_string())?;
+                }
             }
-            refused = key_of_others => {
-                draining.cancel();
-                let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
-                drained.cancel();
-                http.await?;
-                return Err(refused.context("the master key was changed while this process ran"));
-            }
-            // Nothing can be finished without it, so nothing is waited for.
-            lost = installation.lost() => return Err(lost),
         };
         drained.cancel();
         http.await?;
