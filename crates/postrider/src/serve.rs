@@ -220,6 +220,7 @@ impl Process<'_> {
         let (adapters, metrics, listener) = (adapters.clone(), metrics.clone(), same_listener(listener)?);
         let metrics_listener = metrics_listener.as_ref().map(same_listener).transpose()?;
         let routes = wire::routes(config)?;
+        let has_sinks = !routes.is_empty();
         let connections = config.database.connections_max;
         connections::check(config, roles, installation).await?;
         let mut health = Vec::new();
@@ -232,7 +233,7 @@ impl Process<'_> {
         let loops = TaskTracker::new();
         if roles.contains(&Role::Relay) {
             let worker_pool = checked(installation.worker_pool(connections).await?, RELAY).await?;
-            if routes.is_empty() {
+            if !has_sinks {
                 // Without a sink every event would count as delivered. Nothing accepted is lost, so they wait.
                 tracing::warn!("no sinks are configured, so events wait in the outbox; see relay.sinks");
             } else {
@@ -396,7 +397,10 @@ impl Process<'_> {
         if serves_api {
             warn_of_few_files(config, capacity, self.open_files);
         }
-        tracing::info!(?roles, "postrider is serving at {http_url}");
+        // Without a sink no relay runs.
+        let is_started = |role: &&Role| **role != Role::Relay || has_sinks;
+        let started: Vec<&Role> = roles.iter().filter(is_started).collect();
+        tracing::info!(roles = ?started, "postrider is serving at {http_url}");
 
         let mut key_of_others = std::pin::pin!(key_of_others);
         let mut was_started_again = false;

@@ -17,7 +17,7 @@ use postrider::{Role, logins};
 
 use super::{
     open, output,
-    serve::{ServeRole, roles},
+    serve::{NO_SINKS, ServeRole, is_relay_without_sinks, roles},
 };
 use crate::{config::Config, connections, installation::NO_MASTER_KEY, wire};
 
@@ -55,7 +55,7 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
         }
         findings.push(connections::examine(config, &roles, &installation).await);
         if roles.contains(&Role::Relay) {
-            findings.extend(sinks(&pool, config).await?);
+            findings.extend(sinks(&pool, config, &args.roles).await?);
         }
         // The witness of this machine is compared unless the database is known as a copy already.
         let is_clear = findings
@@ -102,8 +102,12 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
 }
 
 /// Whether a relay with this configuration would start and deliver. `None` if no sinks are registered.
-async fn sinks(pool: &Pool, config: &Config) -> anyhow::Result<Option<Finding>> {
+async fn sinks(pool: &Pool, config: &Config, selected: &[ServeRole]) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "sinks";
+    if is_relay_without_sinks(selected, config) {
+        let (found, advice) = NO_SINKS.split_once("; ").unwrap_or((NO_SINKS, ""));
+        return Ok(Some(Finding::failure(CHECK, found, advice)));
+    }
     let ours = sinks_of(&wire::routes(config)?)?;
     if ours.sinks().is_empty() {
         return Ok(Some(Finding::warning(

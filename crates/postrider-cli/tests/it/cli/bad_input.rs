@@ -362,7 +362,7 @@ async fn a_database_that_cannot_be_reached_is_blamed_on_the_setting_that_names_i
         ("app_url", world.url("postrider_app")),
         ("listen_url", world.url("postrider_worker")),
     ];
-    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,relay"][..];
+    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,resolver"][..];
     for (wrong, command) in [
         ("admin_url", &["tenants", "list"][..]),
         ("admin_url", &["doctor"]),

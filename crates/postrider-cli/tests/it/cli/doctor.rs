@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{World, succeeded};
 use crate::postgres::Postgres;
-use crate::world::{eventually, postrider, run};
+use crate::world::{MASTER_KEY, eventually, postrider, run};
 
 #[tokio::test]
 async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
@@ -36,21 +36,19 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_relay_without_sinks_is_a_warning_where_the_relay_is_served() -> anyhow::Result<()> {
+async fn a_relay_without_sinks_is_a_warning_and_a_failure_where_the_relay_is_named() -> anyhow::Result<()> {
     let world = World::new().await?;
-    for (args, is_warned) in [
-        (&["doctor", "--json"][..], true),
-        (&["doctor", "--json", "--roles", "relay"], true),
-        (&["doctor", "--json", "--roles", "api,campaigns"], false),
+    for (args, severity) in [
+        (&["--json"][..], Some("warning")),
+        (&["--json", "--roles", "relay"], Some("failure")),
+        (&["--json", "--roles", "api,campaigns"], None),
     ] {
-        let output = succeeded(world.postrider_with_secret(args, "")?)?;
+        let output = world.doctor(args)?;
+        assert_eq!(output.code, i32::from(severity == Some("failure")), "{args:?}: {}", output.stdout);
         let findings: Vec<Value> = serde_json::from_str(&output.stdout)?;
         let sinks = findings.iter().find(|finding| finding["check"] == "sinks");
-        assert_eq!(
-            sinks.is_some_and(|sinks| sinks["severity"] == "warning"),
-            is_warned,
-            "{args:?}: {sinks:?}"
-        );
+        let found = sinks.and_then(|sinks| sinks["severity"].as_str());
+        assert_eq!(found, severity, "{args:?}: {sinks:?}");
     }
     Ok(())
 }

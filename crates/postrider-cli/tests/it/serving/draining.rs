@@ -10,7 +10,7 @@ use crate::world::{Server, World, eventually};
 async fn sigterm_and_sigint_end_an_idle_server_with_exit_code_zero() -> anyhow::Result<()> {
     let world = World::new().await?;
     for signal in ["TERM", "INT"] {
-        let mut server = Server::start(&world, "api,relay", "")?;
+        let mut server = Server::start(&world, "api,resolver", "")?;
         // A client that keeps its connection does not keep the server.
         let _idle = connect(&server.http_url)?;
         server.process.signal(signal)?;

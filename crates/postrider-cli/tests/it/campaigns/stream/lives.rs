@@ -156,7 +156,7 @@ async fn nothing_is_lost_while_the_database_is_away() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_process_that_serves_no_api_has_no_streams() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let server = Server::start(&world, "relay", "")?;
+    let server = Server::start(&world, "resolver", "")?;
     let reading = Reading::open(&server.http_url, &super::path(uuid::Uuid::now_v7()), "pr_x", &[]).await?;
     assert_eq!(reading.status, 404);
     Ok(())
