@@ -8,6 +8,9 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # cargo-nextest runs the tests faster. Without it, `cargo test` runs them.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
+# Tests that measure by the clock or keep every core busy. `cargo test` runs them one at a time; nextest has their weights in .config/nextest.toml.
+ALONE := events::crash:: campaigns::crash:: campaigns::limits::rate:: campaigns::resolver::mean:: channels::crash:: channels::outage:: jobs::crash:: tenancy::restored::
+
 .PHONY: help setup demo build test check lint test-only crash crash-replies crash-jobs fuzz bench schema sqlx clean
 
 help: ## Show this list
@@ -36,7 +39,8 @@ ifeq ($(NEXTEST),yes)
 	cargo nextest run --workspace
 	cargo test --quiet --workspace --doc
 else
-	cargo test --workspace
+	cargo test --workspace -- $(addprefix --skip=,$(ALONE))
+	cargo test -p postrider-cli --test it -- --test-threads=1 $(ALONE)
 endif
 
 # Set CRASH_SECONDS, CRASH_SEED, CRASH_KILLS, CRASH_ITEMS and CRASH_RATES to choose another run.

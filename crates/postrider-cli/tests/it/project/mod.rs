@@ -2,6 +2,7 @@
 pub mod cargo;
 mod links;
 mod packaging;
+mod runners;
 mod words;
 
 use std::{collections::BTreeSet, path::PathBuf, process::Command};
