@@ -44,7 +44,7 @@ impl Stage {
     }
 
     /// A statement in the tenant's context.
-    async fn as_acme(&self, statement: &str) -> anyhow::Result<()> {
+    pub(super) async fn as_acme(&self, statement: &str) -> anyhow::Result<()> {
         let context = format!("select set_config('app.current_tenant_id', '{}', true)", self.tenant);
         Ok(sql::execute(&self.admin, format!("begin; {context}; {statement}; commit")).await?)
     }
