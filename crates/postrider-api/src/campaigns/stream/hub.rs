@@ -38,6 +38,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// How often to check that the readers' keys are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
 /// stay below the five seconds after which docs/stream.md says that a stream of a revoked key has ended.
 const KEYS_EVERY: Duration = Duration::from_secs(2);
+const _: () = assert!(KEYS_EVERY.as_millis() + LOOK_EVERY.as_millis() < 5_000);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
 /// Events per step. Less than a feed holds, so that one step overtakes no reader that is up to date.

@@ -285,6 +285,7 @@ const READING: &[&[&str]] = &[
     &["jobs", "health"],
     &["jobs", "list"],
     &["jobs", "schedule", "list"],
+    &["jobs", "schedule", "preview", "--cron", "@daily"],
     &["jobs", "schedule", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["jobs", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["keys", "list"],
@@ -294,10 +295,33 @@ const READING: &[&[&str]] = &[
     &["trace", "spring"],
 ];
 
+/// The commands that only read, by the program's own list.
+fn commands_that_only_read() -> anyhow::Result<Vec<String>> {
+    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/reading.rs"))?;
+    let list =
+        source.split("pub const COMMANDS: &[&str] = &[").nth(1).and_then(|rest| rest.split("];").next());
+    let quoted = list.context("reading.rs has no list")?.split('"').skip(1).step_by(2);
+    Ok(quoted.map(str::to_owned).collect())
+}
+
 #[test]
 fn a_command_that_only_reads_makes_no_cluster() -> anyhow::Result<()> {
     let home = Home::new()?;
+    let listed = commands_that_only_read()?;
+    let is_of = |args: &[&str], path: &str| args.join(" ").starts_with(path);
+    for path in &listed {
+        assert!(READING.iter().any(|args| is_of(args, path)), "`{path}` is not tried here");
+    }
     for args in READING {
+        assert!(listed.iter().any(|path| is_of(args, path)), "{args:?} is no command that only reads");
+    }
+    for args in READING {
+        if args.contains(&"preview") {
+            // It needs no installation at all.
+            home.run(args)?;
+            assert!(!home.data_dir().exists(), "{args:?}");
+            continue;
+        }
         let refused = run(&mut home.command(args))?;
         assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{args:?}: {}", refused.stderr);
         assert!(
