@@ -10,6 +10,8 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # The files of the dashboard are part of the program. With the hash of its page cargo compiles them again if and only if they changed.
 CARGO = env $$(scripts/dashboard env) cargo
+# Tests that measure by the clock or keep every core busy. `cargo test` runs them one at a time; nextest has their weights in .config/nextest.toml.
+ALONE := events::crash:: campaigns::crash:: campaigns::limits::rate:: campaigns::resolver::late_effects:: channels::crash:: channels::outage:: jobs::crash:: tenancy::restored::
 
 .PHONY: help setup demo build dashboard dashboard-test screens test check lint test-only crash crash-replies crash-jobs fuzz bench mirror schema sqlx clean
 
@@ -44,7 +46,8 @@ ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run --workspace
 	$(CARGO) test --quiet --workspace --doc
 else
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace -- $(addprefix --skip=,$(ALONE))
+	$(CARGO) test -p postrider-cli --test it -- --test-threads=1 $(ALONE)
 endif
 
 # Node may be in target/node, where scripts/setup puts it if the system's is too old.

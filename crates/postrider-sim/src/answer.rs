@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::World;
 use super::acting::{ErrorAnswer, Face};
-use super::faults::{DrawnFault, Ending};
+use super::faults::{DrawnFault, Ending, Generation};
 use super::memory::{Done, Working};
 
 /// A complete answer.
@@ -45,6 +45,7 @@ impl std::error::Error for Cut {}
 pub struct Exchange {
     ending: Ending,
     delay: Duration,
+    held_by_rules: Option<Generation>,
     good: Done,
     /// Held while the request counts as under way.
     working: Option<Working>,
@@ -55,7 +56,8 @@ impl Exchange {
     pub fn new(drawn: Option<DrawnFault>, good: Done) -> Self {
         let ending = drawn.map_or(Ending::Well, |drawn| drawn.ending);
         let delay = drawn.map_or(Duration::ZERO, |drawn| drawn.delay);
-        Self { ending, delay, good, working: None }
+        let held_by_rules = drawn.and_then(|drawn| drawn.held_by);
+        Self { ending, delay, held_by_rules, good, working: None }
     }
 
     /// Keeps the request under way until this exchange ends.
@@ -77,10 +79,10 @@ impl Exchange {
 
 /// Ends an exchange. Its receipt is on disk already.
 pub async fn end(world: &World, face: &Face, exchange: Exchange) -> Result<Answer, Cut> {
-    let Exchange { ending, delay, good, working } = exchange;
+    let Exchange { ending, delay, held_by_rules, good, working } = exchange;
     if ending == Ending::Late {
         // Until the answer, the request counts as under way, so that a repeat meets it.
-        world.wait(delay).await;
+        world.wait_to_answer(delay, held_by_rules).await;
     }
     drop(working);
     let wrong = |status, why| json_answer(status, &(face.error_body)(&ErrorAnswer::new(status, why)));

@@ -47,7 +47,12 @@ pub struct DrawnFault {
     pub ending: Ending,
     /// Duration of the fault, for faults with one.
     pub delay: Duration,
+    /// The answer waits until these rules are replaced, instead of that time.
+    pub held_by: Option<Generation>,
 }
+
+/// A number that every replacement of the rules changes.
+pub type Generation = u64;
 
 /// The kind of a request, as the provider sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,7 +67,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use faults::{DrawnFault, Fault, FaultSampler, Rates};
+use faults::{DrawnFault, Fault, FaultSampler, Generation, Rates};
 use lists::{Index, RecentList};
 use receipts::Ledger;
 use rules::{Rule, Rules, Target};
@@ -228,13 +228,26 @@ impl World {
     fn draw(&self, target: &Target<'_>) -> Option<DrawnFault> {
         self.draw_by_rule(target).or_else(|| {
             let fault = self.sampler.sample().filter(|fault| fault.applies_to(target.kind))?;
-            Some(DrawnFault { fault, ending: fault.ending(), delay: self.pace.delay(fault) })
+            Some(DrawnFault { fault, ending: fault.ending(), delay: self.pace.delay(fault), held_by: None })
         })
     }
 
     /// Draws the fault that a rule sets for a request.
     fn draw_by_rule(&self, target: &Target<'_>) -> Option<DrawnFault> {
         self.rules.draw(target, |fault| self.pace.delay(fault))
+    }
+
+    /// Waits before a late answer, at most until the shutdown.
+    async fn wait_to_answer(&self, delay: Duration, held_by: Option<Generation>) {
+        match held_by {
+            None => {
+                self.wait(delay).await;
+            }
+            Some(rules) => tokio::select! {
+                () = self.rules.replaced(rules) => {}
+                () = self.shutdown.cancelled() => {}
+            },
+        }
     }
 
     /// Waits for this time, at most until the shutdown. Returns whether the time has passed.

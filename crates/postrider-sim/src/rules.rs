@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
-use super::faults::{DrawnFault, Ending, Fault, RequestKind};
+use super::faults::{DrawnFault, Ending, Fault, Generation, RequestKind};
 use super::{DELAY_MS_MAX, PROVIDERS};
 
 /// A fault for the requests that match.
@@ -33,6 +34,9 @@ pub struct Rule {
     /// Duration of the fault; that of the flags, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
+    /// Whether `latency` lasts until the rules are replaced or removed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
     /// The end of the exchange, for faults that allow a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ending: Option<RuleEnding>,
@@ -73,6 +77,8 @@ struct Unchecked {
     fault: Fault,
     times: Option<u64>,
     delay_ms: Option<u64>,
+    #[serde(default)]
+    hold: bool,
     ending: Option<RuleEnding>,
 }
 
@@ -80,7 +86,7 @@ impl TryFrom<Unchecked> for Rule {
     type Error = anyhow::Error;
 
     fn try_from(written: Unchecked) -> anyhow::Result<Self> {
-        let Unchecked { provider, to, key, on, fault, times, delay_ms, ending } = written;
+        let Unchecked { provider, to, key, on, fault, times, delay_ms, hold, ending } = written;
         let name = fault.name();
         if let Some(provider) = provider.as_deref().filter(|provider| !PROVIDERS.contains(provider)) {
             anyhow::bail!("there is no provider `{provider}`; known are {}", PROVIDERS.join(", "));
@@ -90,6 +96,10 @@ impl TryFrom<Unchecked> for Rule {
             "`{name}` takes no `delay_ms`"
         );
         ensure!(delay_ms.is_none_or(|ms| ms <= DELAY_MS_MAX), "`delay_ms` is at most {DELAY_MS_MAX}, a day");
+        ensure!(
+            !hold || (fault == Fault::Latency && delay_ms.is_none()),
+            "`hold` is for `latency` without `delay_ms`"
+        );
         ensure!(
             ending.is_none() || fault.delays_an_effect(),
             "`{name}` takes no `ending`, because its ending is fixed"
@@ -103,7 +113,7 @@ impl TryFrom<Unchecked> for Rule {
             On::Lookup => RequestKind::LookUp,
         };
         ensure!(fault.applies_to(meets), "`{name}` does not apply to look-ups");
-        Ok(Self { provider, to, key, on, fault, times, delay_ms, ending })
+        Ok(Self { provider, to, key, on, fault, times, delay_ms, hold, ending })
     }
 }
 
@@ -145,7 +155,7 @@ impl Rule {
             && is(&self.key, &target.keys)
     }
 
-    fn draw(&self, delay: impl FnOnce(Fault) -> Duration) -> DrawnFault {
+    fn draw(&self, delay: impl FnOnce(Fault) -> Duration, rules: Generation) -> DrawnFault {
         let ending = match self.ending {
             None => self.fault.ending(),
             Some(RuleEnding::Well) => Ending::Well,
@@ -153,7 +163,7 @@ impl Rule {
             Some(RuleEnding::Reset) => Ending::Reset,
         };
         let delay = self.delay_ms.map_or_else(|| delay(self.fault), Duration::from_millis);
-        DrawnFault { fault: self.fault, ending, delay }
+        DrawnFault { fault: self.fault, ending, delay, held_by: self.hold.then_some(rules) }
     }
 }
 
@@ -164,12 +174,15 @@ pub fn parse_flag(text: &str) -> anyhow::Result<Rule> {
 }
 
 /// The rules in force. The first that matches a request applies.
-pub struct Rules(Mutex<Vec<Rule>>);
+pub struct Rules {
+    all: Mutex<Vec<Rule>>,
+    generation: watch::Sender<Generation>,
+}
 
 impl Rules {
     /// The rules, in this order.
     pub fn new(rules: Vec<Rule>) -> Self {
-        Self(Mutex::new(rules))
+        Self { all: Mutex::new(rules), generation: watch::Sender::new(0) }
     }
 
     /// Draws the fault of the first rule that matches; `delay` applies to rules without one. A rule with no times left is
@@ -181,7 +194,7 @@ impl Rules {
         if let Some(times) = &mut rule.times {
             *times -= 1;
         }
-        Some(rule.draw(delay))
+        Some(rule.draw(delay, *self.generation.borrow()))
     }
 
     /// The rules in force.
@@ -189,18 +202,28 @@ impl Rules {
         self.now().iter().filter(|rule| rule.times != Some(0)).cloned().collect()
     }
 
-    /// Replaces all rules.
+    /// Replaces all rules, and releases the answers that earlier rules held.
     pub fn set(&self, rules: Vec<Rule>) {
-        *self.now() = rules;
+        let mut all = self.now();
+        *all = rules;
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// Waits until these rules are replaced.
+    pub async fn replaced(&self, rules: Generation) {
+        // The sender lives as long as this.
+        let _ = self.generation.subscribe().wait_for(|generation| *generation != rules).await;
     }
 
     fn now(&self) -> MutexGuard<'_, Vec<Rule>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn rule(text: &str) -> Rule {
@@ -234,6 +257,8 @@ mod tests {
             "stall",
             r#"{"fault": "stall", "delay_ms": 5}"#,
             r#"{"fault": "reset", "ending": "well"}"#,
+            r#"{"fault": "stall", "hold": true}"#,
+            r#"{"fault": "latency", "hold": true, "delay_ms": 5}"#,
             r#"{"fault": "act_late", "ending": "well"}"#,
             r#"{"fault": "key_late", "on": "lookup"}"#,
             r#"{"fault": "key_late", "delay_ms": 18446744073709551615}"#,
@@ -241,6 +266,16 @@ mod tests {
         ] {
             assert!(parse_flag(bad).is_err(), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_held_until_the_rules_are_replaced() {
+        let rules = Rules::new(vec![rule(r#"{"fault": "latency", "hold": true}"#)]);
+        let target = Target { provider: "sim", to: None, keys: [None, None], kind: RequestKind::Action };
+        let held_by = rules.draw(&target, |_| Duration::ZERO).unwrap().held_by.unwrap();
+        assert_eq!(rules.replaced(held_by).now_or_never(), None);
+        rules.set(Vec::new());
+        rules.replaced(held_by).await;
     }
 
     #[test]

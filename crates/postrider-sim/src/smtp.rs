@@ -295,7 +295,8 @@ impl Session<'_> {
         Ok(match ending {
             Ending::Well => Reaction::Reply(ACCEPTED),
             Ending::Late => {
-                self.world.wait(drawn.map_or(self.world.pace.latency, |drawn| drawn.delay)).await;
+                let delay = drawn.map_or(self.world.pace.latency, |drawn| drawn.delay);
+                self.world.wait_to_answer(delay, drawn.and_then(|drawn| drawn.held_by)).await;
                 Reaction::Reply(ACCEPTED)
             }
             Ending::Error if sends_no_reply => Reaction::Close,

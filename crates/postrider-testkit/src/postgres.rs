@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::world::{eventually, server_programs, watch};
 
@@ -111,11 +111,51 @@ impl Postgres {
             .arg(copy.home.join("pg"))
             .output()?;
         anyhow::ensure!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
-        std::fs::write(copy.home.join("more.conf"), settings)?;
-        copy.shell(&format!(
-            r#"cat "$1/more.conf" >> "$1/pg/postgresql.auto.conf" && touch "$1/pg/{signal}""#
-        ))?;
+        copy.configure(settings)?;
+        copy.shell(&format!(r#"touch "$1/pg/{signal}""#))?;
         Ok(copy)
+    }
+
+    /// Appends settings to the configuration. They count from the next start on.
+    pub fn configure(&self, settings: &str) -> anyhow::Result<()> {
+        std::fs::write(self.home.join("more.conf"), settings)?;
+        self.shell(r#"cat "$1/more.conf" >> "$1/pg/postgresql.auto.conf""#)
+    }
+
+    /// Archives every segment of the log from now on, as an operator sets it up.
+    pub async fn archive(&mut self) -> anyhow::Result<()> {
+        self.shell(r#"mkdir "$1/archive""#)?;
+        let command = format!("test ! -f {0}/archive/%f && cp %p {0}/archive/%f", self.home.display());
+        let mut admin = PgConnection::connect(&self.url("postgres")).await?;
+        for statement in [
+            "alter system set archive_mode = on".to_owned(),
+            format!("alter system set archive_command = '{command}'"),
+        ] {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut admin).await?;
+        }
+        admin.close().await?;
+        self.stop()?;
+        self.start_again().await
+    }
+
+    /// Waits until the log is archived up to now.
+    pub async fn archive_everything(&self) -> anyhow::Result<()> {
+        let mut admin = PgConnection::connect(&self.url("postgres")).await?;
+        let last: String =
+            sqlx::query_scalar("select pg_walfile_name(pg_switch_wal())").fetch_one(&mut admin).await?;
+        eventually("the last segment is archived", async || {
+            let archived = "select coalesce(last_archived_wal, '') >= $1 from pg_stat_archiver";
+            Ok(sqlx::query_scalar::<_, bool>(archived)
+                .bind(&last)
+                .fetch_one(&mut PgConnection::connect(&self.url("postgres")).await?)
+                .await?)
+        })
+        .await
+    }
+
+    /// The `restore_command` of a server that recovers from the archive of this one.
+    pub fn restore_command(&self) -> String {
+        format!("cp {}/archive/%f %p", self.home.display())
     }
 
     /// Makes a standby the primary, on a timeline of its own.

@@ -24,10 +24,11 @@ use postrider_store::{
         migrate, pool,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
 pub use self::commands::succeeded;
+use crate::http::send;
 
 const TEMPLATE: &str = "postrider_template";
 
@@ -485,6 +486,26 @@ impl Sim {
     /// Lets it go on after [`Self::freeze`].
     pub fn thaw(&self) -> anyhow::Result<()> {
         self.process.signal("CONT")
+    }
+
+    /// Rules of which the first that matches a request applies. Answers that earlier rules held are given now.
+    pub fn set_rules(&self, rules: &Value) -> anyhow::Result<()> {
+        let answer = send(&self.http_url, "PUT", "/faults/rules", &[], &rules.to_string())?;
+        anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        Ok(())
+    }
+
+    /// Answers so many further requests, and holds the answers to all after them until the rules are set again.
+    pub fn hold_after(&self, answered: usize) -> anyhow::Result<()> {
+        self.set_rules(&json!([
+            { "fault": "latency", "delay_ms": 10, "times": answered },
+            { "fault": "latency", "hold": true },
+        ]))
+    }
+
+    /// Gives the answers that were held, and answers every request from now on.
+    pub fn release(&self) -> anyhow::Result<()> {
+        self.set_rules(&json!([]))
     }
 
     /// Every receipt so far, from its own file.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use postrider_model::error_chain;
 use postrider_store::postgres::{
     capacity::{self, Capacity},
     doctor::Finding,
@@ -215,30 +216,33 @@ pub async fn check(config: &Config, roles: &[Role], installation: &Installation)
 }
 
 /// Lines of `doctor` about the connections of a process with these roles.
-pub async fn examine(
-    config: &Config,
-    roles: &[Role],
-    installation: &Installation,
-) -> anyhow::Result<Finding> {
+pub async fn examine(config: &Config, roles: &[Role], installation: &Installation) -> Finding {
     const CHECK: &str = "connections";
     let needed = Connections::of(config, roles);
-    let limits = ServerLimits::ask(installation).await?;
+    let limits = match ServerLimits::ask(installation).await {
+        Ok(limits) => limits,
+        Err(error) => {
+            let problem = error_chain(error.as_ref());
+            let (problem, advice) = problem.split_once("; ").unwrap_or((problem.as_str(), "correct the URL"));
+            return Finding::failure(CHECK, format!("the limits cannot be read: {problem}"), advice);
+        }
+    };
     let found = format!("a process needs up to {}: {}", needed.total(), needed.listed());
     if let Some(refusal) = limits.refusal(&needed) {
         let (problem, advice) = refusal.split_once("; ").unwrap_or((refusal.as_str(), ""));
-        return Ok(Finding::failure(CHECK, problem, advice));
+        return Finding::failure(CHECK, problem, advice);
     }
     if let Some(shortage) = limits.shortage(&needed) {
         let (problem, advice) = shortage.split_once("; ").unwrap_or((shortage.as_str(), ""));
-        return Ok(Finding::warning(CHECK, format!("{found}; {problem}"), advice));
+        return Finding::warning(CHECK, format!("{found}; {problem}"), advice);
     }
     if let Some(assumed) = limits.assumed(&needed) {
-        return Ok(Finding::ok(CHECK, format!("{found}; {assumed}")));
+        return Finding::ok(CHECK, format!("{found}; {assumed}"));
     }
     let allowed = limits.direct.values().next().map(|capacity| {
         format!("; the server allows {}, {} are in use", capacity.available(), capacity.used)
     });
-    Ok(Finding::ok(CHECK, format!("{found}{}", allowed.unwrap_or_default())))
+    Finding::ok(CHECK, format!("{found}{}", allowed.unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::{
     io::Write,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -48,7 +48,7 @@ use url::Url;
 use self::run_file::{Announced, RunFile};
 use crate::{
     config::{Config, DatabaseUrl},
-    connections,
+    connections, logins,
 };
 
 /// The name of the database in a private cluster.
@@ -76,7 +76,7 @@ pub struct Installation {
 }
 
 struct Private {
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     data_dir: PathBuf,
     /// Whether this process made it.
     is_new: bool,
@@ -144,8 +144,11 @@ impl Installation {
             listen: login("postrider_worker"),
         };
         let maintenance = cluster.url(SUPERUSER, "postgres");
-        let (private, pools, announced) =
-            (Some(Private { cluster, data_dir, is_new }), Mutex::default(), Mutex::default());
+        let (private, pools, announced) = (
+            Some(Private { cluster: Arc::new(cluster), data_dir, is_new }),
+            Mutex::default(),
+            Mutex::default(),
+        );
         let opened = Self { private, urls, pools, announced };
         match opened.prepare(&maintenance).await {
             Ok(()) => Ok(opened),
@@ -171,7 +174,8 @@ impl Installation {
             // A loop that was given up on may still hold a connection; the process ends without it.
             let _ = tokio::time::timeout(CLOSE_WITHIN, pool.close()).await;
         }
-        if let Some(Private { cluster, .. }) = self.private {
+        // No other handle is left: `start_again` has ended.
+        if let Some(cluster) = self.private.and_then(|private| Arc::into_inner(private.cluster)) {
             tokio::task::spawn_blocking(move || cluster.stop()).await??;
         }
         Ok(())
@@ -225,6 +229,14 @@ impl Installation {
             cluster.postmaster_pid(),
             cluster.log_file().display()
         )
+    }
+
+    /// Starts the private cluster again after its end. The opened pools connect to it by themselves.
+    pub async fn start_again(&self) -> anyhow::Result<()> {
+        let Some(private) = &self.private else { return Ok(()) };
+        let cluster = Arc::clone(&private.cluster);
+        tokio::task::spawn_blocking(move || cluster.start_again()).await??;
+        Ok(())
     }
 
     /// The data directory, if this process made the private cluster in it.
@@ -312,13 +324,8 @@ impl Installation {
         let settings = pool::Settings { connections_max: 1, ..Default::default() };
         let worker = pool::connect(url, settings).await.map_err(|error| error.with_setting(setting))?;
         let mut transaction = pool::begin(&worker).await?;
-        doctor::require_role(
-            &mut transaction,
-            "postrider_worker",
-            "the API with a login of postrider_app alone (it signs tenants with a key that only postrider_worker can read)",
-            "database.url",
-        )
-        .await?;
+        let (role, needed_for, setting_of_login) = logins::SIGNING;
+        doctor::require_role(&mut transaction, role, needed_for, setting_of_login).await?;
         let key = context::key(&mut transaction).await?;
         drop(transaction);
         worker.close().await;

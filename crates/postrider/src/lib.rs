@@ -24,6 +24,8 @@ pub mod events;
 pub mod functions;
 #[doc(hidden)]
 pub mod installation;
+#[doc(hidden)]
+pub mod logins;
 pub mod relay;
 mod serve;
 #[doc(hidden)]

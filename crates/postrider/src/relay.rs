@@ -20,7 +20,7 @@ use postrider_store::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{RELAY, checked};
+use crate::logins::{RELAY, checked};
 
 /// Relays events to these routes until `shutdown` is cancelled; then it finishes the deliveries under way.
 ///

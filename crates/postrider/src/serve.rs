@@ -17,13 +17,20 @@ use postrider_store::{
     channels::replies,
     events,
     jobs::runs,
-    postgres::{doctor, migrate, pool, wakeups},
+    postgres::{doctor, pool, wakeups},
     tenancy::{fence::Fence, master_key},
 };
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Error, config::Config, connections, installation::Installation, wire};
+use crate::{
+    Error,
+    config::Config,
+    connections,
+    installation::Installation,
+    logins::{APP, CAMPAIGNS, DISPATCHER, Needs, RELAY, RESOLVER, SCHEDULER, checked},
+    wire,
+};
 
 /// Serves everything that `postrider serve` does, with adapters and functions of the application beside those that come with
 /// Postrider, until `shutdown` is cancelled. Then the loops finish what they hold, and HTTP answers until they are done.
@@ -74,7 +81,7 @@ impl Role {
         &[Self::Api, Self::Campaigns, Self::Resolver, Self::Dispatcher, Self::Relay, Self::Scheduler];
 
     /// The needs of the role from the database; `None` for a role that sends nothing.
-    const fn needs(self) -> Option<Needs> {
+    pub(crate) const fn needs(self) -> Option<Needs> {
         match self {
             Self::Api => None,
             Self::Campaigns => Some(CAMPAIGNS),
@@ -129,6 +136,9 @@ const LOOK_AT_KEY_EVERY: Duration = Duration::from_secs(5);
 /// How long everything else may take to finish what is under way when one of the loops has panicked: a call and its record.
 const FINISH_WITHIN: Duration = Duration::from_secs(150);
 
+/// How long after the end of the private Postgres this process may get the signal that ended both.
+const SIGNALS_APART: Duration = Duration::from_secs(1);
+
 async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()> {
     let Server { config, adapters: own_adapters, functions: own_functions, roles } = server;
     let open_files = allow_many_files();
@@ -160,7 +170,7 @@ async fn run(server: &Server, draining: CancellationToken) -> anyhow::Result<()>
         capacity,
     };
     let served = match roles.iter().find_map(|role| role.needs()) {
-        None => process.serve(roles, &Fence::default(), None, draining.clone()).await,
+        None => process.serve(roles, &Fence::default(), None, None, draining.clone()).await,
         Some(needs) => {
             let open = async {
                 let pool = checked(installation.worker_pool(connections::WITNESS).await?, needs).await?;
@@ -195,11 +205,12 @@ struct Process<'a> {
 }
 
 impl Process<'_> {
-    /// Serves these roles until `draining` is cancelled. `waits` is the reason why other roles wait.
+    /// Serves these roles until `draining` is cancelled. `witness` is the health of the witness, and `waits` the reason why other roles wait.
     async fn serve(
         &self,
         roles: &[Role],
         fence: &Fence,
+        witness: Option<&Health>,
         waits: Option<&str>,
         draining: CancellationToken,
     ) -> anyhow::Result<()> {
@@ -209,16 +220,20 @@ impl Process<'_> {
         let (adapters, metrics, listener) = (adapters.clone(), metrics.clone(), same_listener(listener)?);
         let metrics_listener = metrics_listener.as_ref().map(same_listener).transpose()?;
         let routes = wire::routes(config)?;
+        let has_sinks = !routes.is_empty();
         let connections = config.database.connections_max;
         connections::check(config, roles, installation).await?;
         let mut health = Vec::new();
+        if roles.iter().any(|role| role.needs().is_some()) {
+            health.extend(witness.cloned());
+        }
         let app_pool = checked(installation.app_pool(connections).await?, APP).await?;
         // Before anything is claimed: a role that could not open a secret would hold work and not do it.
         let master_key = master_key(roles, installation, config).await?;
         let loops = TaskTracker::new();
         if roles.contains(&Role::Relay) {
             let worker_pool = checked(installation.worker_pool(connections).await?, RELAY).await?;
-            if routes.is_empty() {
+            if !has_sinks {
                 // Without a sink every event would count as delivered. Nothing accepted is lost, so they wait.
                 tracing::warn!("no sinks are configured, so events wait in the outbox; see relay.sinks");
             } else {
@@ -392,25 +407,40 @@ impl Process<'_> {
         if serves_api {
             warn_of_few_files(config, capacity, self.open_files);
         }
-        tracing::info!(?roles, "postrider is serving at {http_url}");
+        // Without a sink no relay runs.
+        let is_started = |role: &&Role| **role != Role::Relay || has_sinks;
+        let started: Vec<&Role> = roles.iter().filter(is_started).collect();
+        tracing::info!(roles = ?started, "postrider is serving at {http_url}");
 
-        let broken = tokio::select! {
-            () = async { draining.cancelled().await; loops.wait().await } => None,
-            task = supervised::panicked() => {
-                draining.cancel();
-                // A loop may wait for the one that panicked.
-                let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
-                Some(task)
+        let mut key_of_others = std::pin::pin!(key_of_others);
+        let mut was_started_again = false;
+        let broken = loop {
+            tokio::select! {
+                () = async { draining.cancelled().await; loops.wait().await } => break None,
+                task = supervised::panicked() => {
+                    draining.cancel();
+                    // A loop may wait for the one that panicked.
+                    let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
+                    break Some(task);
+                }
+                refused = &mut key_of_others => {
+                    draining.cancel();
+                    let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
+                    drained.cancel();
+                    http.await?;
+                    return Err(refused.context("the master key was changed while this process ran"));
+                }
+                lost = installation.lost() => {
+                    let is_draining = tokio::time::timeout(SIGNALS_APART, draining.cancelled()).await.is_ok();
+                    if was_started_again || !is_draining {
+                        // Nothing can be finished without it, so nothing is waited for.
+                        return Err(lost);
+                    }
+                    // One SIGTERM for all processes ended it in the middle of the drain: the loops record their results in it.
+                    was_started_again = true;
+                    installation.start_again().await.with_context(|| lost.to_string())?;
+                }
             }
-            refused = key_of_others => {
-                draining.cancel();
-                let _ = tokio::time::timeout(FINISH_WITHIN, loops.wait()).await;
-                drained.cancel();
-                http.await?;
-                return Err(refused.context("the master key was changed while this process ran"));
-            }
-            // Nothing can be finished without it, so nothing is waited for.
-            lost = installation.lost() => return Err(lost),
         };
         drained.cancel();
         http.await?;
@@ -432,7 +462,7 @@ async fn while_allowed(
     roles: &[Role],
     draining: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (fence, mut standing) = (witness.fence(), witness.standing());
+    let (fence, health, mut standing) = (witness.fence(), witness.health(), witness.standing());
     let ended = CancellationToken::new();
     let looking = tokio::spawn(supervised("witness", witness.run(ended.clone())));
     let pools_before = process.installation.pools_opened();
@@ -455,7 +485,7 @@ async fn while_allowed(
             std::future::pending::<()>().await;
         };
         let served = tokio::select! {
-            served = process.serve(&allowed, &fence, waits, stop.clone()) => served,
+            served = process.serve(&allowed, &fence, Some(&health), waits, stop.clone()) => served,
             () = until_changed => Ok(()),
         };
         if served.is_err() || draining.is_cancelled() || !stop.is_cancelled() {
@@ -544,24 +574,4 @@ async fn bind(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener>
             "cannot listen on {address}: {error}; choose another address with {setting}, or port 0 for a free one"
         )
     })
-}
-
-/// A role of the database, what it is needed for, and which setting names its login.
-pub(crate) type Needs = (&'static str, &'static str, &'static str);
-const APP: Needs = ("postrider_app", "HTTP", "database.app_url");
-const CAMPAIGNS: Needs = ("postrider_worker", "the campaign worker", "database.url");
-const RESOLVER: Needs = ("postrider_worker", "the resolver", "database.url");
-const DISPATCHER: Needs = ("postrider_worker", "the dispatcher", "database.url");
-const SCHEDULER: Needs = ("postrider_worker", "the scheduler", "database.url");
-pub(crate) const RELAY: Needs = ("postrider_worker", "the relay", "database.url");
-
-/// Refuses to serve where the promises would not hold.
-pub(crate) async fn checked(pool: Pool, (role, needed_for, setting): Needs) -> Result<Pool, StoreError> {
-    let mut transaction = pool::begin(&pool).await?;
-    doctor::refuse_unsafe_server(&mut transaction).await?;
-    migrate::verify(&mut transaction).await?;
-    doctor::refuse_powerful_login(&mut transaction).await?;
-    doctor::require_role(&mut transaction, role, needed_for, setting).await?;
-    drop(transaction);
-    Ok(pool)
 }

@@ -14,11 +14,11 @@ use postrider_store::{
     },
 };
 
-use postrider::Role;
+use postrider::{Role, logins};
 
 use super::{
     open, output,
-    serve::{ServeRole, roles},
+    serve::{NO_SINKS, ServeRole, is_relay_without_sinks, roles},
 };
 use crate::{config::Config, connections, installation::NO_MASTER_KEY, wire};
 
@@ -51,9 +51,12 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
             findings.push(doctor::master_key(&mut transaction, key, &needs.join(", ")).await?);
         }
         drop(transaction);
-        findings.push(connections::examine(config, &roles, &installation).await?);
+        if !findings.iter().any(Finding::is_missing_schema) {
+            findings.extend(logins::examine(&roles, &installation).await);
+        }
+        findings.push(connections::examine(config, &roles, &installation).await);
         if roles.contains(&Role::Relay) {
-            findings.extend(sinks(&pool, config).await?);
+            findings.extend(sinks(&pool, config, &args.roles).await?);
         }
         // The witness of this machine is compared unless the database is known as a copy already.
         let is_clear = findings
@@ -100,8 +103,12 @@ pub async fn run(args: &DoctorArgs, config: &Config) -> anyhow::Result<ExitCode>
 }
 
 /// Whether a relay with this configuration would start and deliver. `None` if no sinks are registered.
-async fn sinks(pool: &Pool, config: &Config) -> anyhow::Result<Option<Finding>> {
+async fn sinks(pool: &Pool, config: &Config, selected: &[ServeRole]) -> anyhow::Result<Option<Finding>> {
     const CHECK: &str = "sinks";
+    if is_relay_without_sinks(selected, config) {
+        let (found, advice) = NO_SINKS.split_once("; ").unwrap_or((NO_SINKS, ""));
+        return Ok(Some(Finding::failure(CHECK, found, advice)));
+    }
     let ours = sinks_of(&wire::routes(config)?)?;
     if ours.sinks().is_empty() {
         return Ok(Some(Finding::warning(

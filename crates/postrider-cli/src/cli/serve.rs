@@ -46,12 +46,21 @@ impl From<ServeRole> for Role {
     }
 }
 
+/// Without a sink a relay would deliver nothing, so it does not run. Named with --roles, that is a mistake.
+pub const NO_SINKS: &str = "no sinks are configured, so the relay that --roles names would deliver nothing; set relay.sinks, or leave `relay` out of --roles";
+
 /// The selected roles; all roles if none is selected.
 pub fn roles(selected: &[ServeRole]) -> Vec<Role> {
     if selected.is_empty() { Role::ALL.to_vec() } else { selected.iter().copied().map(Role::from).collect() }
 }
 
+/// Whether the selection names the relay, and the configuration has no sinks for it.
+pub fn is_relay_without_sinks(selected: &[ServeRole], config: &Config) -> bool {
+    selected.contains(&ServeRole::Relay) && config.relay.sinks.is_empty()
+}
+
 pub async fn run(args: ServeArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(!is_relay_without_sinks(&args.roles, config), NO_SINKS);
     let shutdown = shutdown::on_signal()?;
     let server = Server { roles: roles(&args.roles), ..Server::new(config.clone()) };
     server.run(shutdown).await.map_err(Error::into_inner)?;

@@ -99,7 +99,7 @@ impl Default for CampaignSettings {
 
 /// One worker of campaigns.
 pub struct CampaignWorker {
-    shared: Arc<Shared>,
+    shared: Shared,
     committer: Committer,
     wakeups: Wakeups,
 }
@@ -126,8 +126,7 @@ impl CampaignWorker {
         let (submissions, queue) = mpsc::channel(SUBMISSIONS_MAX);
         let writing = Arc::new(Writing::new(writes, pool.clone()));
         let committer = Committer::new(Arc::clone(&writing), Arc::clone(&worker), queue);
-        let shared =
-            Arc::new(Shared::new(pool, worker, settings, adapters, master_key, submissions, writing));
+        let shared = Shared::new(pool, worker, settings, adapters, master_key, submissions, writing);
         Self { shared, committer, wakeups }
     }
 
@@ -137,15 +136,17 @@ impl CampaignWorker {
         [self.shared.health.clone(), self.shared.writing.health.clone()]
     }
 
-    /// Reserves only while this fence is open.
+    /// Claims and reserves only while this fence is open.
     #[must_use]
-    pub fn fenced(self, fence: Fence) -> Self {
+    pub fn fenced(mut self, fence: Fence) -> Self {
+        self.shared.fence = fence.clone();
         Self { committer: self.committer.fenced(fence), ..self }
     }
 
     /// Works until shutdown; then finishes the calls in flight and releases the rest.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { shared, committer, mut wakeups } = self;
+        let shared = Arc::new(shared);
         tracing::info!(worker = %shared.worker, "the campaign worker is running");
         metrics::counter!("postrider_send_jobs_claimed_total").increment(0);
         metrics::counter!("postrider_commits_total").increment(0);

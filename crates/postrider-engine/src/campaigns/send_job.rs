@@ -24,6 +24,7 @@ use postrider_store::{
         limits::{self, PutOff},
         send_jobs::{self, ClaimedJob},
     },
+    tenancy::fence::Fence,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +39,7 @@ use super::{
 
 /// A send job that this worker cannot do stays away as long as after so many attempts, so that another worker finds it first.
 const NOT_OURS_PAUSE: i32 = 4;
-/// How long a send job stays away while nothing may be sent: the witness looks once a second.
+/// How long a send job stays away after the database refused its reservations: the witness looks once a second.
 const CLOSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How an attempt ended.
@@ -152,7 +153,7 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
                 .map(Some)
         }
         Ended::Released(released) => {
-            release(released.pause()).await?;
+            release(released.pause(&shared.fence)).await?;
             released.log(job);
             Ok(Some(JobStatus::Queued))
         }
@@ -181,10 +182,11 @@ async fn record(shared: &Shared, job: &ClaimedJob, ended: Ended) -> Result<Optio
 }
 
 impl Released {
-    /// How long the send job stays away.
-    const fn pause(self) -> Duration {
+    /// How long the send job stays away. Not at all while the fence is closed: this worker claims none then, and another worker may
+    /// reserve.
+    fn pause(self, fence: &Fence) -> Duration {
         match self {
-            Self::Closed => CLOSED_PAUSE,
+            Self::Closed if fence.is_open() => CLOSED_PAUSE,
             _ => Duration::ZERO,
         }
     }
@@ -196,7 +198,7 @@ impl Released {
             Self::Crowded => "its account has no call tokens to spare",
             Self::Paused => "its phase is paused",
             Self::Starved => "this worker cannot write to the database",
-            Self::Closed => "the database was not yet compared with the witness, so nothing may be sent",
+            Self::Closed => "this process has not compared the database with its witness, so it may not send",
         };
         match self {
             Self::Crowded => {

@@ -21,6 +21,7 @@ use postrider_store::{
         outbox::{JobHold, JobRef},
         send_jobs::{self, ClaimedJob},
     },
+    tenancy::fence::Fence,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) master_key: MasterKey,
     pub(super) submissions: Submissions,
     pub(super) writing: Arc<Writing>,
+    /// Closed while the witness of the process cannot confirm that no commit is missing.
+    pub(super) fence: Fence,
     pub(super) health: Health,
     pub(super) held: Held<JobRef, Claim>,
     claims: AtomicU64,
@@ -115,6 +118,7 @@ impl Shared {
             master_key,
             submissions,
             writing,
+            fence: Fence::default(),
             health: Health::new("campaigns"),
             held: Held::default(),
             claims: AtomicU64::new(0),
@@ -130,8 +134,8 @@ impl Shared {
     /// Claims as many send jobs as there are free slots: none of a tenant that has its share, and none of a slow account that has its own.
     pub(super) async fn claim(&self) -> Result<Vec<ClaimedJob>, StoreError> {
         let (free, except) = self.free_slots();
-        // A worker that cannot write must not hold send jobs that other workers could do.
-        if free == 0 || self.writing.is_starved() {
+        // A worker that cannot write or reserve must not hold send jobs that other workers could do.
+        if free == 0 || self.writing.is_starved() || !self.fence.is_open() {
             return Ok(Vec::new());
         }
         let slow = self.slow_runs();

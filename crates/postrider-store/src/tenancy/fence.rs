@@ -74,6 +74,12 @@ impl Fence {
         self.state().open = None;
     }
 
+    /// Whether a reservation may be tried.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.pass() != Pass::Closed
+    }
+
     /// Forgets the last reservations, because another epoch begins: its adoption settles earlier reservations.
     pub fn forget(&self) {
         self.state().last.fill(None);
@@ -130,9 +136,10 @@ mod tests {
     fn an_open_fence_passes_reservations_of_its_timeline_and_a_closed_one_none() {
         assert_eq!(Fence::default().pass(), Pass::Unfenced);
         let fence = Fence::closed(None);
-        assert_eq!(fence.pass(), Pass::Closed);
+        assert!(fence.pass() == Pass::Closed && !fence.is_open());
         fence.open(Uuid::nil(), Some(26));
         assert_eq!(fence.pass(), Pass::Naming(format!("{}/0000001A", Uuid::nil())));
+        assert!(fence.is_open());
         fence.close();
         assert_eq!(fence.pass(), Pass::Closed);
     }

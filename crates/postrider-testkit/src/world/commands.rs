@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
-use super::{MASTER_KEY, Output, World, postrider, run_with_input};
+use super::{MASTER_KEY, Output, World, postrider, run, run_with_input};
 
 impl World {
     /// A command that must succeed; what it wrote to stdout.
@@ -28,6 +28,24 @@ impl World {
             .args(["--database-url", &self.admin_url()])
             .args(args);
         run_with_input(&mut command, input)
+    }
+
+    /// `postrider doctor` as on a machine that serves: with the master key and the logins of an administrator and of a server.
+    pub fn doctor(&self, args: &[&str]) -> anyhow::Result<Output> {
+        self.doctor_as(&self.url("postrider_worker"), &self.url("postrider_app"), args)
+    }
+
+    /// The same with these URLs for the loops and for HTTP requests.
+    pub fn doctor_as(&self, url: &str, app_url: &str, args: &[&str]) -> anyhow::Result<Output> {
+        let mut command = postrider();
+        command
+            .env("POSTRIDER_MASTER_KEY", MASTER_KEY)
+            .env("POSTRIDER_DATABASE__ADMIN_URL", self.admin_url())
+            .env("POSTRIDER_DATABASE__URL", url)
+            .env("POSTRIDER_DATABASE__APP_URL", app_url)
+            .arg("doctor")
+            .args(args);
+        run(&mut command)
     }
 
     /// How many rows each of our tables has.

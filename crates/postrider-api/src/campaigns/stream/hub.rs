@@ -45,6 +45,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// How often to check that the readers' keys and sessions are still valid. With [`LOOK_EVERY`] and the time that both statements take it must
 /// stay below the five seconds after which docs/stream.md says that a stream of a revoked key or session has ended.
 const KEYS_EVERY: Duration = Duration::from_secs(2);
+const _: () = assert!(KEYS_EVERY.as_millis() + LOOK_EVERY.as_millis() < 5_000);
 /// How long to go on listening after the last reader has left.
 const LINGER: Duration = Duration::from_secs(10);
 /// How often the overview of a tenant is read, for any number of readers.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     campaigns::execution::calls::{complete, finalize},
-    sql::execute,
+    sql::{execute, texts},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,6 +40,20 @@ async fn a_run_is_told_from_its_beginning_to_its_end() -> anyhow::Result<()> {
     let certificate = stage.get(key, &format!("/runs/{run}/launch"))?.expect(200)?;
     assert_eq!([&certificate["sent"], &certificate["failed"], &certificate["missing"]], [2, 1, 0]);
     assert_eq!((&certificate["launched"], &certificate["run_status"]), (&json!(true), &json!("partial")));
+    // No process has sent from this database.
+    let evidence = &certificate["evidence"];
+    assert!(evidence["installation_id"].is_null() && evidence["last_compared_at"].is_null(), "{evidence}");
+    assert_eq!((&evidence["restored_copy"], &evidence["items_adopted"]), (&json!(false), &json!(0)));
+    let here = "select current_database() || ' ' || system_identifier from pg_control_system()";
+    let here = texts(&stage.admin, here).await?.concat();
+    let named =
+        ["database_name", "system_identifier"].map(|name| evidence[name].as_str().unwrap_or_default());
+    assert_eq!(named.join(" "), here);
+    execute(&stage.admin, "select tenancy.enrol('a test')").await?;
+    let certificate = stage.get(key, &format!("/runs/{run}/launch"))?.expect(200)?;
+    let evidence = &certificate["evidence"];
+    assert!(evidence["installation_id"].is_string() && evidence["epoch_began_at"].is_string(), "{evidence}");
+    assert_eq!((&evidence["epoch"], &evidence["cause"]), (&json!(1), &json!("enrolled")));
 
     let told = stage.get(key, &format!("/runs/{run}/trace"))?.expect(200)?;
     assert_eq!((&told["run"]["id"], &told["jobs"][0]["status"]), (&json!(run), &json!("completed")));

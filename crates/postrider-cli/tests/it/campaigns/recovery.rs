@@ -205,13 +205,13 @@ async fn a_worker_that_was_stopped_for_too_long_does_not_call_any_more() -> anyh
     let (world, provider) = (World::new().await?, Patient::start()?);
     let stage = with_patience(&world, &provider, 1).await?;
     let run = stage.deploy_one("overslept", "email").await?;
-    let stopped = worker(&world, "call_within_seconds = 6")?;
-    // It may call again in a second, under the same reservation; but it is not awake then.
-    provider.receive().await?.put_off();
+    let stopped = worker(&world, "call_within_seconds = 12")?;
+    // It may call again in eight seconds, under the same reservation; but it is not awake then.
+    provider.receive().await?.put_off(8);
     stopped.process.signal("STOP")?;
     eventually("the reservation is too old to be used", || async {
         let sql = format!(
-            "select count(*) from execution.channel_outbox where run_id = '{run}' and created_at < now() - interval '7 seconds'"
+            "select count(*) from execution.channel_outbox where run_id = '{run}' and created_at < now() - interval '13 seconds'"
         );
         Ok(number(&stage.admin, sql).await? == 1)
     })

@@ -180,9 +180,9 @@ impl Call {
         self.answer("200 OK", "");
     }
 
-    /// Asks the client to call again in a second.
-    pub fn put_off(self) {
-        self.answer("429 Too Many Requests", "retry-after: 1\r\n");
+    /// Asks the client to call again after so many seconds.
+    pub fn put_off(self, seconds: u32) {
+        self.answer("429 Too Many Requests", &format!("retry-after: {seconds}\r\n"));
     }
 
     fn answer(self, status: &str, headers: &str) {

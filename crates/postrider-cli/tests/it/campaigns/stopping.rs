@@ -6,12 +6,17 @@ use crate::{
     world::{Server, Sim, World, eventually},
 };
 
-/// The provider takes a moment, so that there is always something under way.
-const SLOWLY: &[&str] = &["--fault", "latency=1", "--latency-ms", "100"];
 const NARROW: &str = "window = 8\njobs_max = 4\njobs_per_tenant_max = 4\npoll_interval_ms = 20";
 
-fn stop(mut server: Server) -> anyhow::Result<()> {
+fn stop(server: Server) -> anyhow::Result<()> {
+    stop_before(server, || Ok(()))
+}
+
+/// Stops a worker whose calls are answered once it drains.
+fn stop_before(mut server: Server, answer: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     server.process.signal("TERM")?;
+    server.process.wait_for_line("the campaign worker finishes its calls")?;
+    answer()?;
     let status = tokio::task::block_in_place(|| server.process.wait())?;
     anyhow::ensure!(status.success(), "{status}: {}", server.process.lines().join("\n"));
     Ok(())
@@ -22,16 +27,34 @@ async fn unsettled(stage: &Stage) -> anyhow::Result<i64> {
     Ok(number(&stage.admin, "select count(*) from execution.channel_outbox where status = 'queued'").await?)
 }
 
+/// The windows of three jobs.
+const HELD: i64 = 3 * 8;
+
+/// Waits until so many outcomes are recorded, and the window of every job is being called: no worker can begin a call before the provider
+/// answers. Returns the number of calls.
+async fn all_are_held(stage: &Stage, sim: &Sim, answered: usize) -> anyhow::Result<usize> {
+    let rows = "select count(*) from execution.channel_outbox";
+    eventually("every call is held", || async {
+        let unsettled = unsettled(stage).await?;
+        let rows = number(&stage.admin, rows).await?;
+        Ok(unsettled == HELD && rows - unsettled == answered as i64 && acted(sim)? as i64 == rows)
+    })
+    .await?;
+    acted(sim)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_told_to_stop_leaves_nothing_in_doubt_and_burns_no_attempt() -> anyhow::Result<()> {
-    let (world, sim) = (World::new().await?, Sim::start(SLOWLY)?);
+    let (world, sim) = (World::new().await?, Sim::start(&[])?);
+    sim.hold_after(30)?;
     let stage = Stage::with_sim(&world, &sim, 1000).await?;
     let run = stage.deploy_one("interrupted", "email").await?;
     let first = worker(&world, NARROW)?;
-    eventually("calls are under way", || async { Ok(acted(&sim)? >= 30) }).await?;
-    stop(first)?;
-    let called = acted(&sim)?;
-    assert!(called < 1000, "void: nothing was left to hand back");
+    // The windows of both jobs are full.
+    let called = 30 + 2 * 8;
+    eventually("calls are under way", || async { Ok(acted(&sim)? == called) }).await?;
+    stop_before(first, || sim.release())?;
+    assert_eq!(acted(&sim)?, called, "a call began during the drain");
     assert_eq!(unsettled(&stage).await?, 0);
     assert_eq!(stage.items(run).await?, [("sent".to_owned(), called)].into());
     let jobs = "select count(*) from execution.job_queue where status = 'queued' and attempts = 0";
@@ -48,17 +71,25 @@ async fn a_worker_that_is_told_to_stop_leaves_nothing_in_doubt_and_burns_no_atte
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_restarts_put_nothing_in_doubt() -> anyhow::Result<()> {
     const ROUNDS: usize = 10;
-    let (world, sim) = (World::new().await?, Sim::start(SLOWLY)?);
+    let (world, sim) = (World::new().await?, Sim::start(&[])?);
+    sim.hold_after(0)?;
     let stage = Stage::with_sim(&world, &sim, 1500).await?;
     let run = stage.deploy_one("rolling", "voice").await?;
     let mut workers = vec![worker(&world, NARROW)?, worker(&world, NARROW)?];
+    let mut answered = 0;
     for round in 0..ROUNDS {
-        let before = acted(&sim)?;
+        let before = all_are_held(&stage, &sim, answered).await?;
         assert!(before < 1400, "void: everything was done before round {round}");
-        eventually("calls go on", || async { Ok(acted(&sim)? > before + 40) }).await?;
-        stop(workers.remove(0))?;
+        // The calls that were held are answered, and forty more.
+        sim.hold_after(40)?;
+        let called = all_are_held(&stage, &sim, before + 40).await?;
+        // The calls that were held are answered; later ones of other workers are not.
+        stop_before(workers.remove(0), || sim.hold_after(0))?;
+        answered = called;
         workers.push(worker(&world, NARROW)?);
     }
+    all_are_held(&stage, &sim, answered).await?;
+    sim.release()?;
     assert_eq!(stage.ended(run).await?, "completed");
     assert_eq!((acted(&sim)?, stage.items(run).await?), (1500, [("called".to_owned(), 1500)].into()));
     let log = "select count(*) from execution.campaign_audit_log where action = 'item.in_doubt'";

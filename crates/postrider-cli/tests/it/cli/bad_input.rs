@@ -1,7 +1,12 @@
 //! Bad input: a clear message, an exit code, nothing written.
 
 use super::{MASTER_KEY, World, assert_misused, assert_refused, succeeded};
-use crate::world::{postrider, run, run_with_input};
+use crate::{
+    postgres::Postgres,
+    sql::execute,
+    world::{postrider, run, run_with_input},
+};
+use postrider_store::postgres::migrate;
 
 #[tokio::test]
 async fn bad_arguments_are_refused_in_one_line_and_write_nothing() -> anyhow::Result<()> {
@@ -353,6 +358,41 @@ fn a_missing_choice_names_every_alternative() -> anyhow::Result<()> {
     Ok(())
 }
 
+// The server of the other tests trusts every login, so this one asks for passwords.
+#[tokio::test]
+async fn a_wrong_password_is_blamed_on_the_setting_that_has_it() -> anyhow::Result<()> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let postgres = Postgres::start_listening(port).await?;
+    migrate::run(&postgres.url("postgres")).await?;
+    let admin = sqlx::PgPool::connect(&postgres.url("postgres")).await?;
+    let mut right = Vec::new();
+    for (setting, rights) in [
+        ("url", "in role postrider_app, postrider_worker"),
+        ("admin_url", "superuser"),
+        ("app_url", "in role postrider_app"),
+        ("listen_url", "in role postrider_worker"),
+    ] {
+        execute(&admin, format!("create role its_{setting} login {rights} password 'right'")).await?;
+        right.push((setting, format!("postgres://its_{setting}:right@127.0.0.1:{port}/postgres")));
+    }
+    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,resolver"][..];
+    for (wrong, command) in
+        [("admin_url", &["tenants", "list"][..]), ("app_url", serve), ("listen_url", serve), ("url", serve)]
+    {
+        let mut command_line = postrider();
+        command_line.args(command).env("POSTRIDER_MASTER_KEY", MASTER_KEY);
+        for (setting, url) in &right {
+            let value = if *setting == wrong { url.replace("right", "wrong_canary") } else { url.clone() };
+            command_line.env(format!("POSTRIDER_DATABASE__{}", setting.to_uppercase()), value);
+        }
+        let refused = run(&mut command_line)?;
+        assert_refused(&refused, &format!("check user and password in database.{wrong}"));
+        assert!(refused.stderr.contains("password authentication failed"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("canary"), "{}", refused.stderr);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_database_that_cannot_be_reached_is_blamed_on_the_setting_that_names_it() -> anyhow::Result<()> {
     let world = World::new().await?;
@@ -362,7 +402,7 @@ async fn a_database_that_cannot_be_reached_is_blamed_on_the_setting_that_names_i
         ("app_url", world.url("postrider_app")),
         ("listen_url", world.url("postrider_worker")),
     ];
-    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,relay"][..];
+    let serve = &["serve", "--listen", "127.0.0.1:0", "--roles", "api,resolver"][..];
     for (wrong, command) in [
         ("admin_url", &["tenants", "list"][..]),
         ("admin_url", &["doctor"]),

@@ -1,5 +1,6 @@
 //! `postrider channels`: senders, executors, messages and replies.
 
+use anyhow::Context;
 use insta::assert_snapshot;
 use postrider_model::{
     channels::Reply,
@@ -256,6 +257,14 @@ async fn messages_and_replies_are_listed_and_each_tells_its_whole_story() -> any
     let taken = succeeded(stage.run(&["channels", "retry", &failed])?)?;
     assert_eq!(taken.stderr, "a process with the role `dispatcher` executes the message again in a moment\n");
     assert!(stage.stdout(&["channels", "show", &failed])?.contains("message.retried"));
+    let second = team.accept("C1:1.4", "U1", "hm again").await?;
+    let kept = Reply { text: "kept".to_owned(), thread: None };
+    messages::fail(&store, second, Some(&kept), "the outbox is full").await?;
+    let listed = stage.json(&["channels", "messages", "--status", "dispatch_failed"])?;
+    let second = listed.as_array().and_then(|all| all.iter().find(|one| one["text"] == "hm again"));
+    let second = second.context("the second message did not fail")?["id"].clone();
+    let retried = stage.json(&["channels", "retry", second.as_str().unwrap_or_default()])?;
+    assert_eq!(retried["id"], second, "{retried}");
     assert_refused(
         &stage.run(&["channels", "retry", &message.to_string()])?,
         "is executed or is being executed now; only a failed message can be retried",

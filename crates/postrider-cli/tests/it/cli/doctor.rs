@@ -4,12 +4,12 @@ use serde_json::Value;
 
 use super::{World, succeeded};
 use crate::postgres::Postgres;
-use crate::world::{eventually, postrider, run};
+use crate::world::{MASTER_KEY, eventually, postrider, run};
 
 #[tokio::test]
 async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let output = succeeded(world.postrider_with_secret(&["doctor"], "")?)?;
+    let output = succeeded(world.doctor(&[])?)?;
     assert!(output.stderr.ends_with("checks, none failed\n"), "{}", output.stderr);
     let names =
         ["version", "durability", "schema", "drift", "contracts", "roles", "row-level security", "grants"];
@@ -21,10 +21,12 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
         "oldest lock wait",
         "master key",
         "restored copy",
+        "serving logins",
+        "connections",
     ]) {
         assert!(output.stdout.contains(&format!("  {name} ")), "{name}: {}", output.stdout);
     }
-    let output = succeeded(world.postrider_with_secret(&["doctor", "--json"], "")?)?;
+    let output = succeeded(world.doctor(&["--json"])?)?;
     let findings: Value = serde_json::from_str(&output.stdout)?;
     assert!(
         findings.as_array().is_some_and(|all| all.iter().all(|one| one["severity"] != "failure")),
@@ -34,21 +36,19 @@ async fn a_healthy_database_passes_every_check() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_relay_without_sinks_is_a_warning_where_the_relay_is_served() -> anyhow::Result<()> {
+async fn a_relay_without_sinks_is_a_warning_and_a_failure_where_the_relay_is_named() -> anyhow::Result<()> {
     let world = World::new().await?;
-    for (args, is_warned) in [
-        (&["doctor", "--json"][..], true),
-        (&["doctor", "--json", "--roles", "relay"], true),
-        (&["doctor", "--json", "--roles", "api,campaigns"], false),
+    for (args, severity) in [
+        (&["--json"][..], Some("warning")),
+        (&["--json", "--roles", "relay"], Some("failure")),
+        (&["--json", "--roles", "api,campaigns"], None),
     ] {
-        let output = succeeded(world.postrider_with_secret(args, "")?)?;
+        let output = world.doctor(args)?;
+        assert_eq!(output.code, i32::from(severity == Some("failure")), "{args:?}: {}", output.stdout);
         let findings: Vec<Value> = serde_json::from_str(&output.stdout)?;
         let sinks = findings.iter().find(|finding| finding["check"] == "sinks");
-        assert_eq!(
-            sinks.is_some_and(|sinks| sinks["severity"] == "warning"),
-            is_warned,
-            "{args:?}: {sinks:?}"
-        );
+        let found = sinks.and_then(|sinks| sinks["severity"].as_str());
+        assert_eq!(found, severity, "{args:?}: {sinks:?}");
     }
     Ok(())
 }
@@ -208,8 +208,14 @@ async fn a_server_that_may_lose_commits_fails_the_doctor_and_is_never_served_on(
         })
         .await?;
     }
-    // A relay needs no master key.
-    let doctor = run(postrider().args(["--database-url", &admin_url, "doctor", "--roles", "relay"]))?;
+    // A resolver needs a master key, and a relay a sink.
+    let mut doctor = postrider();
+    for (setting, role) in
+        [("ADMIN_URL", "postgres"), ("URL", "postrider_worker"), ("APP_URL", "postrider_app")]
+    {
+        doctor.env(format!("POSTRIDER_DATABASE__{setting}"), postgres.url(role));
+    }
+    let doctor = run(doctor.env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(["doctor", "--roles", "resolver"]))?;
     assert_eq!(doctor.code, 0, "{}", doctor.stdout);
     Ok(())
 }

@@ -106,6 +106,8 @@ async fn variables_stand_for_the_tenant_and_the_workspace() -> anyhow::Result<()
     Ok(())
 }
 
+const OTHER_KEY: &str = "bm90IHRoZSBrZXkgb2YgdGhlIG90aGVycywgYnV0IDM=";
+
 #[tokio::test]
 async fn a_command_that_changes_something_prints_it_as_json() -> anyhow::Result<()> {
     let stage = Stage::new(1).await?;
@@ -144,6 +146,12 @@ async fn a_command_that_changes_something_prints_it_as_json() -> anyhow::Result<
         let changed = stage.json(&["jobs", "schedule", verb, id])?;
         assert_eq!((&changed["id"], &changed["enabled"]), (&schedule, &json!(enabled)), "{verb}");
     }
+    let monitor = stage.json(&["jobs", "monitor", "--tell-nobody"])?;
+    assert_eq!(monitor.as_array().map(Vec::len), Some(3), "{monitor}");
+    assert_eq!(
+        (&monitor[0]["function"], &monitor[0]["is_new"], monitor[0]["schedule_id"].is_string()),
+        (&json!("detect-alerts"), &json!(true), true)
+    );
     let run = stage.json(&["jobs", "invoke", "f", "--wait", "0"])?["id"].clone();
     let cancelled = stage.json(&["jobs", "cancel", run.as_str().unwrap_or_default()])?;
     assert_eq!((&cancelled["id"], &cancelled["status"]), (&run, &json!("cancelled")));
@@ -157,5 +165,60 @@ async fn a_command_that_changes_something_prints_it_as_json() -> anyhow::Result<
     let closed = world.json(&["events", "close", &number, "--note", "a test"])?;
     assert_eq!((&closed[0]["id"], &closed[0]["state"]), (&event, &json!("processed")));
     assert_eq!(world.json(&["migrate"])?["applied"], json!([]));
+    assert_eq!(world.json(&["tenants", "rotate-context-key"])?, json!({ "rotated": true }));
+    let replace = ["--database-url", &world.admin_url(), "master-key", "replace-lost", "--yes", "--json"];
+    let replaced = run_with_input(postrider().env("POSTRIDER_MASTER_KEY", OTHER_KEY).args(replace), "")?;
+    let replaced: Value = serde_json::from_str(&succeeded(replaced)?.stdout)?;
+    assert_eq!(replaced, json!({ "secrets_to_set_again": 1 }));
+    Ok(())
+}
+
+// What people decide about work that failed.
+#[tokio::test]
+async fn a_command_that_settles_something_prints_it_as_json() -> anyhow::Result<()> {
+    let stage = Stage::new(1).await?;
+    stage.deploy_spring(500).await?;
+    let worker = stage.worker("hand").await?;
+    let item = worker.reserve(&worker.claim().await?, 1).await?[0];
+    worker.settle(&[(item, "in_doubt", "no answer within 30 s")]).await?;
+    let note = ["--note", "asked them"];
+    let resolve = ["in-doubt", "resolve", &item.to_string(), "--as", "sent"];
+    let resolved = stage.json(&[&resolve, &note[..]].concat())?;
+    assert_eq!(resolved, json!({ "id": item, "status": "sent" }));
+
+    stage.json(&["jobs", "function", "put", "f", "--builtin", "noop"])?;
+    let run = stage.json(&["jobs", "invoke", "f", "--wait", "0"])?["id"].clone();
+    let run_id = run.as_str().unwrap_or_default();
+    let fail = format!(
+        "update jobs.job_runs set status = 'failed', completed_at = now(), error_message = 'no', retry_at = now() + interval '1 hour'
+          where id = '{run_id}'"
+    );
+    sql::execute(&stage.admin, fail).await?;
+    let retried = stage.json(&["jobs", "retry", run_id])?;
+    assert_eq!((&retried["id"], &retried["status"]), (&run, &json!("running")));
+
+    let letter = uuid::Uuid::now_v7();
+    let dead_letter = format!(
+        "insert into jobs.sync_errors (id, tenant_id, error_type, error_code, error_message, source_entity_type, source_entity_id)
+         values ('{letter}', '{}', 'job', 'EXECUTION_ERROR', 'no', 'job_run', '{run_id}')",
+        stage.tenant
+    );
+    sql::execute(&stage.admin, dead_letter).await?;
+    let resolved = stage.json(&[&["jobs", "resolve", &letter.to_string()], &note[..]].concat())?;
+    assert_eq!(
+        (&resolved["id"], &resolved["resolution_note"]),
+        (&json!(letter), &json!("asked them")),
+        "{resolved}"
+    );
+
+    stage
+        .as_acme(
+            "select jobs.raise_alert(tenancy.current_tenant_id(), 'failed-jobs', null, '6 jobs failed', 'critical');
+             select * from jobs.generate_decision_cards(tenancy.current_tenant_id())",
+        )
+        .await?;
+    let card = stage.json(&["jobs", "cards"])?[0]["id"].clone();
+    let decided = stage.json(&["jobs", "decide", card.as_str().unwrap_or_default(), "in-progress"])?;
+    assert_eq!((&decided["id"], &decided["status"]), (&card, &json!("IN_PROGRESS")));
     Ok(())
 }

@@ -127,19 +127,39 @@ fn writers() -> anyhow::Result<Vec<(String, String)>> {
                 let module =
                     inside.rsplit_once('/').map_or(inside.trim_end_matches(".rs"), |(folder, _)| folder);
                 let text = std::fs::read_to_string(&path)?;
-                for part in ["metrics::counter!(", "metrics::gauge!(", "metrics::histogram!("] {
-                    for rest in text.split(part).skip(1) {
-                        let name =
-                            rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
-                        let name =
-                            name.with_context(|| format!("{inside}: {part} without a name in quotes"))?;
-                        found.push((name.to_owned(), format!("{krate}/{module}")));
-                    }
+                for name in written(&text).with_context(|| inside.clone())? {
+                    found.push((name, format!("{krate}/{module}")));
                 }
             }
         }
     }
     Ok(found)
+}
+
+/// The metrics that a source file writes, however it imports the macros.
+fn written(text: &str) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for part in ["counter!(", "gauge!(", "histogram!("] {
+        for (at, _) in text.match_indices(part) {
+            // Another macro whose name ends like this.
+            if text[..at].ends_with(|char: char| char.is_alphanumeric() || char == '_') {
+                continue;
+            }
+            let name = text[at + part.len()..].trim_start().strip_prefix('"');
+            let name = name.and_then(|rest| rest.split('"').next());
+            names.push(name.with_context(|| format!("{part} without a name in quotes"))?.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+#[test]
+fn a_metric_is_found_with_and_without_the_path_of_its_macro() -> anyhow::Result<()> {
+    let text = r#"use metrics::counter; counter!("a").increment(1); metrics::gauge!(
+        "b", "x" => "y"); describe_counter!("c")"#;
+    assert_eq!(written(text)?, ["a", "b"]);
+    assert!(written("histogram!(NAME)").is_err());
+    Ok(())
 }
 
 #[test]

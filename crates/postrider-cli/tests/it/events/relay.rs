@@ -16,7 +16,7 @@ use serde_json::Value;
 use sqlx::{PgPool, Row};
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{Server, Sim, World, eventually};
+use crate::world::{Process, Server, Sim, World, eventually, postrider, run};
 
 const SECRET: &str = "whsec_dGVzdHMgb2YgdGhlIHJlbGF5IHNpZ24gd2l0aCB0aGlz";
 
@@ -78,10 +78,22 @@ async fn without_a_sink_events_wait_instead_of_vanishing() -> anyhow::Result<()>
     let (world, sim) = (World::new().await?, Sim::start(&[])?);
     let admin = world.client("postgres").await?;
     let published = publish(&world.client("postrider_app").await?, "order.placed", 10).await?;
-    let mut idle = Server::start(&world, "relay", "")?;
-    idle.process.wait_for_line("no sinks are configured, so events wait")?;
-    idle.process.signal("TERM")?;
-    assert!(idle.process.wait()?.success());
+    // Every role: the relay is left out, and the log does not list it.
+    let config = world.config("")?;
+    let mut command = postrider();
+    let mut idle = Process::start(command.arg("--config").arg(config.path()).arg("serve"))?;
+    idle.wait_for_line("no sinks are configured, so events wait")?;
+    let serving = idle.wait_for_line("postrider is serving at ")?;
+    assert!(serving.contains("Resolver") && !serving.contains("Relay"), "{serving}");
+    idle.signal("TERM")?;
+    assert!(idle.wait()?.success());
+    // Named, it is a mistake.
+    for roles in ["relay", "api,relay"] {
+        let mut command = postrider();
+        let named = run(command.arg("--config").arg(config.path()).args(["serve", "--roles", roles]))?;
+        let says = "error: no sinks are configured, so the relay that --roles names would deliver nothing";
+        assert!(named.code == 1 && named.stderr.starts_with(says), "{}", named.stderr);
+    }
     assert_eq!(waiting(&admin).await?, 10);
 
     let _server = Server::start(&world, "relay", &sim.sink("late", SECRET))?;

@@ -78,7 +78,7 @@ async fn dies(point: &'static str, by: Exit, kind: &'static str, end: End) -> an
         database.invoke("f", 1, &json!({}), false).await?;
     }
     // Only a process that lives on takes up what it lost. The others must not hear between a commit and their death that the run is over.
-    let lease = if by == Exit::PanicOfOne { 4 } else { 60 };
+    let lease = if by == Exit::PanicOfOne { 12 } else { 60 };
     let config = database.world.config(&format!("{OFTEN}lease_seconds = {lease}\n"))?;
     if is_firing {
         // The process that dies while it fires must not have claimed the run as well.

@@ -285,6 +285,7 @@ const READING: &[&[&str]] = &[
     &["jobs", "health"],
     &["jobs", "list"],
     &["jobs", "schedule", "list"],
+    &["jobs", "schedule", "preview", "--cron", "@daily"],
     &["jobs", "schedule", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["jobs", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["keys", "list"],
@@ -294,10 +295,33 @@ const READING: &[&[&str]] = &[
     &["trace", "spring"],
 ];
 
+/// The commands that only read, by the program's own list.
+fn commands_that_only_read() -> anyhow::Result<Vec<String>> {
+    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/reading.rs"))?;
+    let list =
+        source.split("pub const COMMANDS: &[&str] = &[").nth(1).and_then(|rest| rest.split("];").next());
+    let quoted = list.context("reading.rs has no list")?.split('"').skip(1).step_by(2);
+    Ok(quoted.map(str::to_owned).collect())
+}
+
 #[test]
 fn a_command_that_only_reads_makes_no_cluster() -> anyhow::Result<()> {
     let home = Home::new()?;
+    let listed = commands_that_only_read()?;
+    let is_of = |args: &[&str], path: &str| args.join(" ").starts_with(path);
+    for path in &listed {
+        assert!(READING.iter().any(|args| is_of(args, path)), "`{path}` is not tried here");
+    }
     for args in READING {
+        assert!(listed.iter().any(|path| is_of(args, path)), "{args:?} is no command that only reads");
+    }
+    for args in READING {
+        if args.contains(&"preview") {
+            // It needs no installation at all.
+            home.run(args)?;
+            assert!(!home.data_dir().exists(), "{args:?}");
+            continue;
+        }
         let refused = run(&mut home.command(args))?;
         assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{args:?}: {}", refused.stderr);
         assert!(
@@ -506,9 +530,16 @@ fn received(sim: &Sim) -> anyhow::Result<usize> {
     Ok(receipts.len())
 }
 
-async fn drains(signal: impl Fn(&Process, u32) -> anyhow::Result<()>) -> anyhow::Result<()> {
+/// Signals a server in the middle of a campaign. Its calls are answered once it has written this line.
+async fn drains(
+    signal: impl Fn(&Process, u32) -> anyhow::Result<()>,
+    answered_after: &str,
+) -> anyhow::Result<()> {
     const PEOPLE: usize = 60;
-    let sim = Sim::start(&["--fault", "latency=1", "--latency-ms", "700"])?;
+    const ANSWERED: usize = 10;
+    const WINDOW: usize = 8;
+    let sim = Sim::start(&[])?;
+    sim.hold_after(ANSWERED)?;
     let home = Home::new()?;
     let file = |name: &str, text: String| -> anyhow::Result<String> {
         let path = home.outer.path().join(name);
@@ -529,19 +560,21 @@ async fn drains(signal: impl Fn(&Process, u32) -> anyhow::Result<()>) -> anyhow:
         let mut command = home.command(&["serve", "--listen", "127.0.0.1:0"]);
         command
             .env("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true")
-            .env("POSTRIDER_CAMPAIGNS__WINDOW", "8")
+            .env("POSTRIDER_CAMPAIGNS__WINDOW", WINDOW.to_string())
             .process_group(0);
         command
     };
     let mut first = Process::start(&mut serve())?;
     first.wait_for_line("postrider is serving at ")?;
-    eventually("calls are under way", async || Ok(received(&sim)? >= 10)).await?;
+    let called = ANSWERED + WINDOW;
+    eventually("calls are under way", async || Ok(received(&sim)? == called)).await?;
     signal(&first, home.postmaster().context("no Postgres")?)?;
+    tokio::task::block_in_place(|| first.wait_for_line(answered_after))?;
+    sim.release()?;
     let status = tokio::task::block_in_place(|| first.wait())?;
     anyhow::ensure!(status.success(), "{status}: {}", first.lines().join("\n"));
     assert_eq!(home.postmaster(), None, "it is down as well");
-    let called = received(&sim)?;
-    assert!(called < PEOPLE, "void: nothing was left to hand back");
+    assert_eq!(received(&sim)?, called, "a call began during the drain");
 
     // The resolver could settle a doubt from the receipts, so the log tells whether there ever was one.
     let second = Process::start(&mut serve())?;
@@ -566,21 +599,59 @@ async fn drains(signal: impl Fn(&Process, u32) -> anyhow::Result<()>) -> anyhow:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_records_every_result_although_its_postgres_got_the_signal_too() -> anyhow::Result<()> {
-    drains(|server, postmaster| {
-        let both = [postmaster.to_string(), server.child.id().to_string()];
-        anyhow::ensure!(Command::new("kill").arg("-TERM").args(both).status()?.success());
-        Ok(())
-    })
+    drains(
+        |server, postmaster| {
+            let both = [postmaster.to_string(), server.child.id().to_string()];
+            anyhow::ensure!(Command::new("kill").arg("-TERM").args(both).status()?.success());
+            Ok(())
+        },
+        "draining work in progress",
+    )
+    .await
+}
+
+/// The processes that this one started.
+fn children(of: u32) -> anyhow::Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        if parent == Some(of) {
+            children.push(pid);
+        }
+    }
+    Ok(children)
+}
+
+// As systemd does with `KillMode=control-group`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_records_every_result_although_every_process_of_its_control_group_got_the_signal()
+-> anyhow::Result<()> {
+    drains(
+        |server, postmaster| {
+            let mut all = children(postmaster)?;
+            anyhow::ensure!(all.len() > 8, "void: these are not the sessions of a server: {all:?}");
+            all.extend([postmaster, server.child.id()]);
+            // A session may have ended meanwhile.
+            Command::new("kill").arg("-TERM").args(all.iter().map(u32::to_string)).output()?;
+            Ok(())
+        },
+        "started the private Postgres again",
+    )
     .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_from_the_terminal_reaches_the_server_and_not_its_postgres() -> anyhow::Result<()> {
-    drains(|server, _| {
-        let group = format!("-{}", server.child.id());
-        anyhow::ensure!(Command::new("kill").args(["-INT", "--", &group]).status()?.success());
-        Ok(())
-    })
+    drains(
+        |server, _| {
+            let group = format!("-{}", server.child.id());
+            anyhow::ensure!(Command::new("kill").args(["-INT", "--", &group]).status()?.success());
+            Ok(())
+        },
+        "draining work in progress",
+    )
     .await
 }
 
@@ -589,12 +660,7 @@ async fn with_a_database_url_nothing_is_ever_started_in_the_data_directory() -> 
     let world = World::new().await?;
     let home = Home::new()?;
     let url = world.admin_url();
-    for args in [
-        &["tenants", "create", "acme"][..],
-        &["doctor", "--roles", "relay"],
-        &["migrate"],
-        &["events", "list"],
-    ] {
+    for args in [&["tenants", "create", "acme"][..], &["migrate"], &["events", "list"]] {
         home.run(&[&["--database-url", &url], args].concat())?;
     }
     let mut process = Process::start(

@@ -3,6 +3,7 @@ pub mod cargo;
 mod links;
 mod mirror;
 mod packaging;
+mod runners;
 mod send_jobs;
 mod words;
 

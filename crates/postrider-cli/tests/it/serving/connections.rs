@@ -56,7 +56,7 @@ async fn doctor_counts_the_connections_of_each_role_and_says_what_does_not_fit()
         let findings: Vec<Value> = serde_json::from_str(&output.stdout)?;
         anyhow::Ok(findings.into_iter().find(|finding| finding["check"] == "connections").unwrap())
     };
-    let fits = finding(&world.postrider(&["doctor", "--json"])?)?;
+    let fits = finding(&world.doctor(&["--json"])?)?;
     let found = fits["found"].as_str().unwrap();
     for says in
         [format!("needs up to {WITHOUT_SINKS}: "), "campaigns 7".to_owned(), "scheduler 10".to_owned()]

@@ -10,7 +10,7 @@ use crate::world::{Server, World, eventually};
 async fn sigterm_and_sigint_end_an_idle_server_with_exit_code_zero() -> anyhow::Result<()> {
     let world = World::new().await?;
     for signal in ["TERM", "INT"] {
-        let mut server = Server::start(&world, "api,relay", "")?;
+        let mut server = Server::start(&world, "api,resolver", "")?;
         // A client that keeps its connection does not keep the server.
         let _idle = connect(&server.http_url)?;
         server.process.signal(signal)?;
@@ -25,7 +25,9 @@ async fn sigterm_and_sigint_end_an_idle_server_with_exit_code_zero() -> anyhow::
 async fn the_first_sigterm_lets_a_delivery_finish_and_the_server_is_not_ready_meanwhile() -> anyhow::Result<()>
 {
     let (world, receiver) = (World::new().await?, Receiver::start()?);
-    let mut server = Server::start(&world, "api,relay", &receiver.sink(SECRET)?)?;
+    // The delivery does not time out while the test looks.
+    let config = format!("{}[relay]\ndelivery_timeout_seconds = 100\n", receiver.sink(SECRET)?);
+    let mut server = Server::start(&world, "api,relay", &config)?;
     publish(&world)?;
     let delivery = receiver.receive().await?;
     assert_eq!(get(&server.http_url, "/readyz")?.status, 200);

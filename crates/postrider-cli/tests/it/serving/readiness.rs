@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Loops of the roles, each with a function that it cannot work without. The roles of one round differ.
-const ROUNDS: [&[(&str, &str)]; 3] = [
+const ROUNDS: [&[(&str, &str)]; 4] = [
     &[
         ("campaigns", "execution.tenants_with_due_jobs"),
         ("resolver", "execution.tenants_with_due_doubts"),
@@ -21,6 +21,7 @@ const ROUNDS: [&[(&str, &str)]; 3] = [
         ("dispatcher", "channels.tenants_with_expired_leases"),
         ("scheduler", "jobs.tenants_with_waiting_firings"),
     ],
+    &[("witness", "tenancy.mark_process")],
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,8 @@
 
 use std::net::TcpListener;
 
+use anyhow::Context;
+use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
 use crate::world::{MASTER_KEY, Output, Process, World, postrider, run};
@@ -20,6 +22,25 @@ pub(super) fn assert_refused(output: &Output, says: &str) {
     assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{}", output.stderr);
     assert!(output.stderr.starts_with("error: ") && output.stderr.lines().count() == 1, "{}", output.stderr);
     assert!(output.stderr.contains(says), "`{says}` is not in: {}", output.stderr);
+}
+
+/// `doctor` on a machine with this configuration fails with the sentence with which `serve` was refused.
+fn assert_doctor_fails(
+    world: &World,
+    url: &str,
+    app_url: &str,
+    args: &[&str],
+    refused: &Output,
+) -> anyhow::Result<()> {
+    let doctor = world.doctor_as(url, app_url, &[&["--json"], args].concat())?;
+    let findings: Vec<Value> = serde_json::from_str(&doctor.stdout).context(doctor.stderr)?;
+    let logins =
+        findings.iter().find(|finding| finding["check"] == "serving logins").context("no finding")?;
+    assert_eq!((doctor.code, logins["severity"].as_str()), (1, Some("failure")), "{logins}");
+    let part = |name: &str| logins[name].as_str().unwrap_or_default().to_owned();
+    let says = format!("error: {}; {}\n", part("found"), part("advice"));
+    assert_eq!(says, refused.stderr);
+    Ok(())
 }
 
 /// A login that is gone with its test.
@@ -45,14 +66,19 @@ impl Login {
 #[tokio::test]
 async fn a_login_that_row_level_security_does_not_bind_is_refused() -> anyhow::Result<()> {
     let world = World::new().await?;
-    assert_refused(&serve(&world.admin_url())?, "serving as `postgres` is refused: it is a superuser");
+    let admin = world.admin_url();
+    let superuser = serve(&admin)?;
+    assert_refused(&superuser, "serving as `postgres` is refused: it is a superuser");
+    assert_doctor_fails(&world, &admin, &admin, &[], &superuser)?;
     for (rights, says) in [
         ("bypassrls in role postrider_app, postrider_worker", "it is allowed to bypass row-level security"),
         ("in role postrider_owner", "it is a member of postrider_owner"),
         ("in role postrider_app, postrider_worker, postrider_owner", "it is a member of postrider_owner"),
     ] {
         let login = Login::create(&world, rights).await?;
-        let output = serve(&world.url(&login.name))?;
+        let url = world.url(&login.name);
+        let output = serve(&url)?;
+        assert_doctor_fails(&world, &url, &url, &[], &output)?;
         login.drop().await?;
         assert_refused(&output, says);
         assert!(output.stderr.contains("create a login for serving"), "{}", output.stderr);
@@ -66,13 +92,26 @@ async fn a_powerful_login_is_refused_for_requests_and_for_the_loops_alike() -> a
     for key in ["APP_URL", "URL"] {
         let mut command = postrider();
         command.env("POSTRIDER_MASTER_KEY", MASTER_KEY);
-        for (name, role) in [("APP_URL", "postrider_app"), ("URL", "postrider_worker")] {
-            let role = if name == key { "postgres" } else { role };
-            command.env(format!("POSTRIDER_DATABASE__{name}"), world.url(role));
-        }
-        assert_refused(&run(command.args(["serve", "--listen", "127.0.0.1:0"]))?, "it is a superuser");
+        let [app_url, url] =
+            [("APP_URL", "postrider_app"), ("URL", "postrider_worker")].map(|(name, role)| {
+                let url = world.url(if name == key { "postgres" } else { role });
+                command.env(format!("POSTRIDER_DATABASE__{name}"), &url);
+                url
+            });
+        let output = run(command.args(["serve", "--listen", "127.0.0.1:0"]))?;
+        assert_refused(&output, "it is a superuser");
+        assert_doctor_fails(&world, &url, &app_url, &[], &output)?;
     }
-    Ok(())
+    // An API verifies its master key as the login of the loops, although it has none.
+    let both = Login::create(&world, "in role postrider_app, postrider_worker").await?;
+    let (url, app_url) = (world.admin_url(), world.url(&both.name));
+    let mut command = postrider();
+    command.env("POSTRIDER_MASTER_KEY", MASTER_KEY);
+    command.env("POSTRIDER_DATABASE__URL", &url).env("POSTRIDER_DATABASE__APP_URL", &app_url);
+    let output = run(command.args(["serve", "--listen", "127.0.0.1:0", "--roles", "api"]))?;
+    assert_refused(&output, "it is a superuser");
+    assert_doctor_fails(&world, &url, &app_url, &["--roles", "api"], &output)?;
+    both.drop().await
 }
 
 #[tokio::test]
@@ -137,7 +176,9 @@ async fn an_occupied_port_is_said_in_one_sentence_and_nothing_is_started() -> an
 async fn a_login_without_our_roles_is_told_which_to_ask_for() -> anyhow::Result<()> {
     let world = World::new().await?;
     let login = Login::create(&world, "").await?;
-    let output = serve(&world.url(&login.name))?;
+    let url = world.url(&login.name);
+    let output = serve(&url)?;
+    assert_doctor_fails(&world, &url, &url, &[], &output)?;
     login.drop().await?;
     assert_refused(&output, "has none of Postrider's roles; `grant postrider_app, postrider_worker to …`");
     Ok(())
@@ -151,9 +192,30 @@ async fn a_login_that_lacks_what_a_part_of_the_server_needs_is_refused() -> anyh
         ("in role postrider_app", "is not a member of postrider_worker, which the campaign worker needs"),
     ] {
         let login = Login::create(&world, rights).await?;
-        let output = serve(&world.url(&login.name))?;
+        let url = world.url(&login.name);
+        let output = serve(&url)?;
+        assert_doctor_fails(&world, &url, &url, &[], &output)?;
         login.drop().await?;
         assert_refused(&output, says);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn doctor_reports_a_serving_login_that_cannot_connect() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    let [worker, app] = ["postrider_worker", "postrider_app"].map(|role| world.url(role));
+    let gone = "postgres://postrider_server@127.0.0.1:1/shop";
+    for (url, app_url, setting) in [(gone, app.as_str(), "database.url"), (&worker, gone, "database.app_url")]
+    {
+        let doctor = world.doctor_as(url, app_url, &["--json"])?;
+        let findings: Vec<Value> = serde_json::from_str(&doctor.stdout).context(doctor.stderr)?;
+        let logins =
+            findings.iter().find(|finding| finding["check"] == "serving logins").context("no finding")?;
+        assert_eq!((doctor.code, logins["severity"].as_str()), (1, Some("failure")), "{logins}");
+        let advice = logins["advice"].as_str().unwrap_or_default();
+        assert!(advice.contains(&format!("host and port in {setting} are right")), "{logins}");
+        assert!(findings.iter().any(|finding| finding["check"] == "clock"), "the other checks are missing");
     }
     Ok(())
 }
@@ -165,6 +227,7 @@ async fn an_api_that_cannot_sign_tenants_is_refused() -> anyhow::Result<()> {
     let url = world.url(&login.name);
     let args = ["--database-url", &url, "serve", "--listen", "127.0.0.1:0", "--roles", "api"];
     let output = run(postrider().env("POSTRIDER_MASTER_KEY", MASTER_KEY).args(args))?;
+    assert_doctor_fails(&world, &url, &url, &["--roles", "api"], &output)?;
     login.drop().await?;
     assert_refused(
         &output,

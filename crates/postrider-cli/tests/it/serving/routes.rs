@@ -23,7 +23,7 @@ fn assert_problem(answer: &Answer, status: u16, detail: &str) -> anyhow::Result<
 #[tokio::test]
 async fn a_server_says_that_it_is_alive_and_ready() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let server = Server::start(&world, "api,relay", "")?;
+    let server = Server::start(&world, "api,resolver", "")?;
     let alive = get(&server.http_url, "/healthz")?;
     assert_eq!((alive.status, &alive.json()?["status"]), (200, &"ok".into()));
     assert!(alive.json()?["version"].is_string());
@@ -169,7 +169,8 @@ async fn an_unknown_route_is_404_and_a_wrong_method_is_405_with_what_is_allowed(
         }
     }
     // A process that only relays says how it is, and serves no API.
-    let relay = Server::start(&world, "relay", "")?;
+    let sim = Sim::start(&[])?;
+    let relay = Server::start(&world, "relay", &sim.sink("crm", SECRET))?;
     assert_eq!(get(&relay.http_url, "/readyz")?.status, 200);
     assert_problem(&get(&relay.http_url, "/api/v2/whoami")?, 404, "there is no such route")?;
     Ok(())

@@ -102,3 +102,42 @@ async fn a_worker_that_cannot_write_releases_its_jobs_and_another_one_finishes_t
     assert_eq!(stage.ended(run).await?, "completed");
     Ok(())
 }
+
+// Its process cannot write its mark, so it may not reserve. Other workers can.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_may_not_reserve_claims_no_jobs_and_another_one_finishes_them() -> anyhow::Result<()> {
+    let (world, sim) = (World::new().await?, Sim::start(&[])?);
+    let stage = Stage::with_sim(&world, &sim, LEADS).await?;
+    let fenced = Server::start(&world, "campaigns", CAMPAIGNS)?;
+    let ready = || get(&fenced.http_url, "/readyz");
+    eventually("it is ready", async || Ok(ready()?.status == 200)).await?;
+
+    let mut marks = stage.admin.begin().await?;
+    sqlx::raw_sql("select from tenancy.process_marks for update").execute(&mut *marks).await?;
+    eventually("it is not ready", async || {
+        let ready = ready()?;
+        Ok(ready.status == 503 && ready.body.contains("witness cannot work: every pass has failed for "))
+    })
+    .await?;
+    // The fence closes ten seconds after the last mark was written.
+    let is_stale = "select count(*) from tenancy.process_marks where marked_at < clock_timestamp() - interval '12 seconds'";
+    eventually("its last mark is too old", async || Ok(number(&stage.admin, is_stale).await? == 1)).await?;
+    let run = stage.deploy_one("mail", "email").await?;
+    let other = Server::start(&world, "campaigns", CAMPAIGNS)?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    assert_eq!(stage.items(run).await?, [("sent".to_owned(), LEADS)].into());
+    let released = "select count(*) from execution.campaign_audit_log where action = 'job.released'";
+    assert_eq!(
+        number(&stage.admin, released).await?,
+        0,
+        "the worker claimed a job that it could not work on"
+    );
+    assert_eq!(ready()?.status, 503);
+    drop(other);
+
+    marks.rollback().await?;
+    eventually("it is ready again", async || Ok(ready()?.status == 200)).await?;
+    let run = stage.deploy_one("later mail", "email").await?;
+    assert_eq!(stage.ended(run).await?, "completed");
+    Ok(())
+}

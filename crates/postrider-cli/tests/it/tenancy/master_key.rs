@@ -17,7 +17,7 @@ use sqlx::PgPool;
 
 use crate::{
     sql::{execute, number, refusal, someone_waits, texts},
-    world::{MASTER_KEY, Output, Process, Server, World, eventually, postrider, run, run_with_input},
+    world::{MASTER_KEY, Output, Process, Server, Sim, World, eventually, postrider, run, run_with_input},
 };
 
 const OTHER_KEY: &str = "bm90IHRoZSBrZXkgb2YgdGhlIG90aGVycywgYnV0IDM=";
@@ -32,7 +32,12 @@ const SEALED: &str = "
 
 fn with_key(world: &World, key: Option<&str>, args: &[&str]) -> Command {
     let mut command = postrider();
-    command.args(["--database-url", &world.admin_url()]).args(args);
+    for (setting, role) in
+        [("ADMIN_URL", "postgres"), ("URL", "postrider_worker"), ("APP_URL", "postrider_app")]
+    {
+        command.env(format!("POSTRIDER_DATABASE__{setting}"), world.url(role));
+    }
+    command.args(args);
     command.envs(key.map(|key| ("POSTRIDER_MASTER_KEY", key)));
     command
 }
@@ -87,6 +92,16 @@ fn serve(world: &World, key: Option<&str>, roles: &[&str]) -> Command {
     command
 }
 
+/// A sink of a relay, as the environment sets it.
+fn sink(sim: &Sim) -> [(&'static str, String); 4] {
+    [
+        ("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true".to_owned()),
+        ("POSTRIDER_RELAY__SINKS__CRM__KIND", "http".to_owned()),
+        ("POSTRIDER_RELAY__SINKS__CRM__URL", format!("{}/hooks/crm", sim.http_url)),
+        ("POSTRIDER_RELAY__SINKS__CRM__SECRETS", "['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw']".to_owned()),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_needs_the_master_key_does_not_start_without_it() -> anyhow::Result<()> {
     let world = World::new().await?;
@@ -96,14 +111,16 @@ async fn a_role_that_needs_the_master_key_does_not_start_without_it() -> anyhow:
         &["--roles", "campaigns"],
         &["--roles", "resolver"],
         &["--roles", "dispatcher"],
-        &["--roles", "relay,scheduler"],
+        &["--roles", "scheduler"],
     ] {
         let refused = run(&mut serve(&world, None, roles))?;
         assert_refused(&refused, "none is set; make one with `postrider master-key generate`");
         assert!(refused.stderr.contains("set POSTRIDER_MASTER_KEY to it"), "{}", refused.stderr);
         assert!(refused.stderr.contains("name roles that need none with --roles"), "{}", refused.stderr);
     }
-    let relay = Process::start(&mut serve(&world, None, &["--roles", "relay"]))?;
+    let sim = Sim::start(&[])?;
+    let mut relay = serve(&world, None, &["--roles", "relay"]);
+    let relay = Process::start(relay.envs(sink(&sim)))?;
     relay.wait_for_line("postrider is serving at ")?;
     Ok(())
 }
@@ -115,7 +132,8 @@ async fn doctor_fails_where_a_role_would_not_start_for_want_of_the_master_key() 
     assert_eq!(without.code, 1, "{}", without.stdout);
     assert!(without.stdout.contains("FAIL  master key"), "{}", without.stdout);
     assert!(without.stdout.contains("→ make one with `postrider master-key generate`"), "{}", without.stdout);
-    succeeded(run(&mut with_key(&world, None, &["doctor", "--roles", "relay"]))?)?;
+    let mut relay = with_key(&world, None, &["doctor", "--roles", "relay"]);
+    succeeded(run(relay.envs(sink(&Sim::start(&[])?)))?)?;
     succeeded(run(&mut with_key(&world, Some(MASTER_KEY), &["doctor"]))?)?;
     Ok(())
 }
@@ -330,7 +348,7 @@ async fn an_account_that_is_added_during_a_rotation_is_sealed_anew_as_well() -> 
 async fn a_process_that_was_left_with_the_old_key_ends_and_says_why() -> anyhow::Result<()> {
     let world = World::new().await?;
     sealed(&world, MASTER_KEY).await?;
-    let mut server = Server::start(&world, "api,campaigns,resolver,dispatcher,relay,scheduler", "")?;
+    let mut server = Server::start(&world, "api,campaigns,resolver,dispatcher,scheduler", "")?;
     let mut rotate = with_key(&world, Some(OTHER_KEY), &["master-key", "rotate"]);
     succeeded(run(rotate.env("POSTRIDER_MASTER_KEY_PREVIOUS", MASTER_KEY))?)?;
     let status = tokio::task::block_in_place(|| server.process.wait())?;

@@ -41,10 +41,12 @@ use uuid::Uuid;
 
 use self::file::Slot;
 pub use self::record::{Record, boot_id, judge};
-use crate::common::round::within;
+use crate::common::{health::Health, round::within};
 
 /// Interval of the comparison.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A comparison that takes longer is reported as failing, long before the fence closes.
+const LOOK_WITHIN: Duration = Duration::from_secs(4);
 /// Number of comparisons after which a waiting process logs the reason again.
 const SAY_EVERY: u32 = 60;
 /// Time for which the loops continue, with a closed fence, while other processes have not compared a new timeline.
@@ -94,6 +96,7 @@ pub struct Witness {
     compared_on: Option<(Uuid, Option<i32>)>,
     fence: Fence,
     standing: watch::Sender<Standing>,
+    health: Health,
     looks: u32,
     /// Time since which other processes have not compared the new timeline.
     unconfirmed_since: Option<Instant>,
@@ -156,6 +159,7 @@ impl Witness {
             compared_on: None,
             fence: Fence::closed(note),
             standing: watch::Sender::new(Standing::Clear),
+            health: Health::new("witness"),
             looks: 0,
             unconfirmed_since: None,
         };
@@ -181,13 +185,23 @@ impl Witness {
         self.standing.subscribe()
     }
 
+    /// Whether the process compares the database and writes its mark. Without that it may reserve nothing.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
     /// Compares until shutdown, and then records that this process makes no further reservations.
     pub async fn run(mut self, ended: CancellationToken) {
         while ended.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
-            match self.look().await {
-                Ok(standing) => self.publish(standing),
+            match self.look_and_report().await {
+                Ok(standing) => {
+                    self.health.passed();
+                    self.publish(standing);
+                }
                 // The fence closes automatically when comparisons keep failing.
                 Err(error) => {
+                    self.health.failed(&error);
                     tracing::warn!(?error, "failed to compare the database with the witness: {error}");
                 }
             }
@@ -196,6 +210,17 @@ impl Witness {
         if let Err(error) = self.stop().await {
             tracing::warn!(?error, "failed to write the last mark: {error}");
         }
+    }
+
+    /// Compares once, and reports a comparison that does not end. It is not interrupted, because its mark may be committed.
+    async fn look_and_report(&mut self) -> Result<Standing, StoreError> {
+        let health = self.health.clone();
+        let mut looking = std::pin::pin!(self.look());
+        if let Ok(looked) = tokio::time::timeout(LOOK_WITHIN, &mut looking).await {
+            return looked;
+        }
+        health.failed(&format_args!("the database has not answered for {} s", LOOK_WITHIN.as_secs()));
+        looking.await
     }
 
     fn publish(&mut self, standing: Standing) {

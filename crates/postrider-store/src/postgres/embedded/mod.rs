@@ -25,6 +25,7 @@ mod postmaster;
 mod socket_dir;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Instant;
 
@@ -55,7 +56,11 @@ pub struct Options {
 #[must_use = "a cluster that is not stopped keeps running"]
 pub struct Cluster {
     server: Server,
+    /// Settings for a further start.
+    settings: Vec<(String, String)>,
     running: Postmaster,
+    /// The server's main process, which a further start changes.
+    pid: AtomicU32,
     started_here: bool,
     users: Users,
 }
@@ -106,12 +111,13 @@ impl Cluster {
         let started_here = adopted.is_none();
         let running = match adopted {
             Some(running) => running,
-            None => server.start(options)?,
+            None => server.start(&options.settings)?,
         };
         users.join()?;
         let verb = if started_here { "started" } else { "adopted" };
         tracing::info!(pid = running.pid, "{verb} the private Postgres in {}", server.home.dir().display());
-        Ok(Self { server, running, started_here, users })
+        let (settings, pid) = (options.settings.clone(), AtomicU32::new(running.pid));
+        Ok(Self { server, settings, running, pid, started_here, users })
     }
 
     /// The address of a database for `sqlx`, `psql` and everything that uses libpq.
@@ -154,12 +160,38 @@ impl Cluster {
     /// The server's main process.
     #[must_use]
     pub fn postmaster_pid(&self) -> u32 {
-        self.running.pid
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// Starts the server again after its end, with the same socket directory, so that the same URLs lead to it.
+    pub fn start_again(&self) -> Result<(), EmbeddedError> {
+        let _deciding = self.server.home.lock()?;
+        let running = match self.server.adopt(&self.users)? {
+            Some(running) => running,
+            None => pg_ctl::start(&self.server, &self.settings, Some(&self.running.socket_dir))?,
+        };
+        // The search for the server may have given up our own use.
+        self.users.join()?;
+        if running.socket_dir != self.running.socket_dir {
+            let (pgdata, pid) = (self.server.home.pgdata(), running.pid);
+            return Err(EmbeddedError::NotAnswering {
+                pgdata,
+                pid,
+                socket_dir: self.running.socket_dir.clone(),
+            });
+        }
+        self.pid.store(running.pid, Ordering::Relaxed);
+        tracing::info!(
+            pid = running.pid,
+            "started the private Postgres again in {}",
+            self.server.home.dir().display()
+        );
+        Ok(())
     }
 
     /// Whether the server of this handle still runs. An error means that the answer is not known.
     pub fn is_running(&self) -> Result<bool, EmbeddedError> {
-        Ok(self.server.find()?.is_some_and(|found| found.pid == self.running.pid))
+        Ok(self.server.find()?.is_some_and(|found| found.pid == self.postmaster_pid()))
     }
 
     /// Makes this process the only user while the result is held: other processes wait. `None` when another process uses the cluster.
@@ -227,13 +259,13 @@ impl Server {
         }
     }
 
-    fn start(&self, options: &Options) -> Result<Postmaster, EmbeddedError> {
+    fn start(&self, settings: &[(String, String)]) -> Result<Postmaster, EmbeddedError> {
         socket_dir::remove(&self.home);
         self.home.remove_unfinished();
         if self.home.major()?.is_none() {
             initdb::create(&self.home, &self.user, &self.binaries)?;
         }
-        pg_ctl::start(self, &options.settings)
+        pg_ctl::start(self, settings, None)
     }
 }
 

@@ -33,13 +33,18 @@ pub(super) fn time_limit() -> Duration {
     Duration::from_secs(seconds.unwrap_or(60))
 }
 
-/// Starts the server on data that no live server uses. Waits until the processes of a killed one have ended.
-pub(super) fn start(server: &Server, settings: &[(String, String)]) -> Result<Postmaster, EmbeddedError> {
+/// Starts the server on data that no live server uses. Waits until the processes of a killed one have ended. `socket_dir` is the
+/// directory of an earlier server; without it, a new one is made.
+pub(super) fn start(
+    server: &Server,
+    settings: &[(String, String)],
+    socket_dir: Option<&Path>,
+) -> Result<Postmaster, EmbeddedError> {
     server.home.must_have_space_to_start()?;
     let begun = Instant::now();
     let mut told_to_leave = false;
     loop {
-        let result = start_once(server, settings);
+        let result = start_once(server, settings, socket_dir);
         let Err(EmbeddedError::OldProcesses { .. }) = result else {
             return result;
         };
@@ -58,12 +63,22 @@ pub(super) fn start(server: &Server, settings: &[(String, String)]) -> Result<Po
     }
 }
 
-fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmaster, EmbeddedError> {
+fn start_once(
+    server: &Server,
+    settings: &[(String, String)],
+    socket_dir: Option<&Path>,
+) -> Result<Postmaster, EmbeddedError> {
     let pgdata = server.home.pgdata();
     postmaster::remove_misleading_pid_file(&pgdata)
         .map_err(io_error("remove the stale pid file in", &pgdata))?;
     let log_begins = prepare_log(server)?;
-    let socket_dir = socket_dir::make(&server.home, &server.user)?;
+    let (socket_dir, made) = match socket_dir {
+        Some(dir) => (dir.to_owned(), None),
+        None => {
+            let made = socket_dir::make(&server.home, &server.user)?;
+            (made.path().to_owned(), Some(made))
+        }
+    };
     let limit = time_limit();
 
     let mut command = server.user.command(server.binaries.program("pg_ctl"));
@@ -76,11 +91,11 @@ fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmast
         "postgres.log",
     ]);
     command.arg("-t").arg(limit.as_secs().to_string());
-    command.arg("-o").arg(server_arguments(&pgdata, socket_dir.path(), settings));
+    command.arg("-o").arg(server_arguments(&pgdata, &socket_dir, settings));
     let outcome = match server.user.run(&mut command) {
         Ok(output) if output.status.success() => match server.find() {
             Ok(Some(started)) => {
-                let _ = socket_dir.keep();
+                let _ = made.map(tempfile::TempDir::keep);
                 return Ok(started);
             }
             Ok(None) => Err(diagnose(server, log_begins, "it ended at once", limit)),
@@ -90,7 +105,9 @@ fn start_once(server: &Server, settings: &[(String, String)]) -> Result<Postmast
         Err(error) => Err(error),
     };
     stop_after_failure(server);
-    let _ = fs::remove_file(server.home.socket_link());
+    if made.is_some() {
+        let _ = fs::remove_file(server.home.socket_link());
+    }
     outcome
 }
 

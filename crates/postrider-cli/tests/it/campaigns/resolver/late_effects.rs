@@ -3,6 +3,10 @@
 
 use super::{LEADS, PROVIDERS, Scene, success};
 
+/// Several times as long as the faults last, so that load on the machine does not make an effect later than this. The attempts of a job
+/// last longer.
+const QUIET_SECONDS: u32 = 10;
+
 /// Every item meets the fault once, lasting for a while after its call, well inside the quiet time. In the end each was done,
 /// and once.
 async fn done_once(fault: &str, providers: &[&str]) -> anyhow::Result<()> {
@@ -11,7 +15,7 @@ async fn done_once(fault: &str, providers: &[&str]) -> anyhow::Result<()> {
     let scene = Scene::new(&["--rule", &rule]).await?;
     let mut runs = Vec::new();
     for (provider, channel) in PROVIDERS.into_iter().filter(|(provider, _)| providers.contains(provider)) {
-        runs.push((provider, channel, scene.deploy(provider, channel).await?));
+        runs.push((provider, channel, scene.deploy_with(provider, channel, QUIET_SECONDS).await?));
     }
     let _resolver = scene.serve("campaigns,resolver")?;
     for (provider, channel, run) in runs {
@@ -50,7 +54,7 @@ async fn a_repeat_whose_key_is_stored_late_is_waited_for_too() -> anyhow::Result
         &format!(r#"{{"fault": "key_late", "delay_ms": 2500, "times": {LEADS}}}"#),
     ])
     .await?;
-    let run = scene.deploy("resend", "email").await?;
+    let run = scene.deploy_with("resend", "email", QUIET_SECONDS).await?;
     let _resolver = scene.serve("campaigns,resolver")?;
     assert_eq!(scene.stage.ended(run).await?, "completed");
     assert_eq!(scene.stage.items(run).await?, [("sent".to_owned(), LEADS)].into());

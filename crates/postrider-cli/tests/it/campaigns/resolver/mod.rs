@@ -63,9 +63,19 @@ impl Scene {
 
     /// Deploys to every lead through one account.
     pub async fn deploy(&self, provider: &str, channel: &str) -> anyhow::Result<Uuid> {
+        self.deploy_with(provider, channel, QUIET_SECONDS).await
+    }
+
+    /// The same with another quiet time.
+    pub async fn deploy_with(
+        &self,
+        provider: &str,
+        channel: &str,
+        quiet_seconds: u32,
+    ) -> anyhow::Result<Uuid> {
         let campaign = self.stage.campaign(provider, &[("only", channel, Some("all"), provider)]).await?;
         let quiet = format!(
-            "update execution.campaign_phases set quiet_time = interval '{QUIET_SECONDS} seconds' where campaign_id = '{campaign}'"
+            "update execution.campaign_phases set quiet_time = interval '{quiet_seconds} seconds' where campaign_id = '{campaign}'"
         );
         execute(&self.stage.admin, quiet).await?;
         self.stage.deploy(campaign, "only").await

@@ -113,7 +113,8 @@ async fn an_idle_stream_ends_within_five_seconds_of_the_revocation_of_its_key() 
     // The stream is silent: no event and no comment wakes its reader.
     let stage = Stage::with("keep_alive_seconds = 3600").await?;
     let mut took = Vec::new();
-    // A machine that is busy with other things may delay one answer, and not each of three.
+    // The intervals of the checks add up to less than five seconds, which the compiler checks. A machine that is busy with other things
+    // may delay one answer of three, and not two.
     for _ in 0..3 {
         let mut transaction = pool::begin_as(&stage.api.admin, stage.api.acme.id).await?;
         let (id, key) =
@@ -126,11 +127,10 @@ async fn an_idle_stream_ends_within_five_seconds_of_the_revocation_of_its_key() 
         let last = reading.rest().await?.pop().unwrap();
         assert_eq!((last.event.as_deref(), &last.json()?["reason"]), (Some("bye"), &"key".into()));
         took.push(revoked_at.elapsed());
-        if revoked_at.elapsed() <= Duration::from_secs(5) {
-            return Ok(());
-        }
     }
-    anyhow::bail!("the streams of revoked keys ended after {took:?}")
+    took.sort_unstable();
+    assert!(took[1] <= Duration::from_secs(5), "the streams of revoked keys ended after {took:?}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn nothing_is_lost_while_the_database_is_away() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_process_that_serves_no_api_has_no_streams() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let server = Server::start(&world, "relay", "")?;
+    let server = Server::start(&world, "resolver", "")?;
     let reading = Reading::open(&server.http_url, &super::path(uuid::Uuid::now_v7()), "pr_x", &[]).await?;
     assert_eq!(reading.status, 404);
     Ok(())

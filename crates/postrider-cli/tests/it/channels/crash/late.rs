@@ -1,42 +1,40 @@
 //! A dispatcher that stood still for too long: what it has to say afterwards changes nothing.
 
 use postrider_testkit::crash::freeze;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     channels::{
-        bots::{Bots, OFTEN, Serving, acted, control, received, snapshot},
+        bots::{Bots, OFTEN, Serving, acted, received, snapshot},
         ingress::vendors::Vendor,
     },
     world::{PATIENCE, Sim, eventually},
 };
 
-/// Time enough to stop somebody in the middle of a call.
-const HELD_MS: u64 = 4000;
 const LATE: (&str, &str) = ("postrider_replies_total", "as=\"late\"");
 
-/// The first call is held, and ends well or badly; all others go well.
-fn hold(sim: &Sim, vendor: Vendor, calls: &[(&str, u64)]) -> anyhow::Result<()> {
-    let rules: Vec<_> = calls
-        .iter()
-        .map(|(fault, delay)| {
-            let mut rule = json!({ "provider": vendor.name(), "fault": fault, "times": 1, "on": "send" });
-            if *fault == "latency" {
-                rule["delay_ms"] = json!(delay);
-            }
-            rule
-        })
-        .collect();
-    control(sim, "/faults/rules", &json!(rules))
+/// A rule for the next call at this vendor.
+fn next_call(vendor: Vendor, fault: &str) -> Value {
+    json!({ "provider": vendor.name(), "fault": fault, "times": 1, "on": "send" })
+}
+
+/// A rule for the next call: its answer is held until the rules are set again.
+fn held(vendor: Vendor) -> Value {
+    let mut rule = next_call(vendor, "latency");
+    rule["hold"] = json!(true);
+    rule
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_late_result_of_a_stale_dispatcher_changes_nothing() -> anyhow::Result<()> {
     // It hears that all went well, or that nobody knows; and its successor has called again, or has only asked.
-    for (vendor, fault, acts) in [(Vendor::Telegram, "latency", 2), (Vendor::Slack, "stall", 1)] {
-        let sim = Sim::start(&["--stall-seconds", &(HELD_MS / 1000).to_string()])?;
+    for (vendor, rule, acts) in
+        [(Vendor::Telegram, held(Vendor::Telegram), 2), (Vendor::Slack, next_call(Vendor::Slack, "stall"), 1)]
+    {
+        // Longer than the dispatcher waits.
+        let sim = Sim::start(&["--stall-seconds", "600"])?;
         let bots = Bots::new(&sim.http_url).await?;
-        hold(&sim, vendor, &[(fault, HELD_MS)])?;
+        sim.set_rules(&json!([rule]))?;
         let stale = Serving::start(&bots.world, "dispatcher", OFTEN)?;
         let reply = bots.reply(vendor, 1).await?;
         eventually("the call is held", async || Ok(received(&sim, vendor, 1)?.len() == 1)).await?;
@@ -54,6 +52,7 @@ async fn the_late_result_of_a_stale_dispatcher_changes_nothing() -> anyhow::Resu
         assert_eq!((sent.claims, acted(&sim, vendor, 1)?), (2, acts), "{sent:?}");
         fresh.stop()?;
         let before = snapshot(&bots.admin, "channels.channel_outbox").await?;
+        sim.release()?;
         stale.process.signal("CONT")?;
         eventually("it tells what it knows", async || Ok(stale.metric(LATE.0, &[LATE.1])? == Some(1.0)))
             .await?;
@@ -72,7 +71,9 @@ async fn a_result_counts_for_its_own_claim_and_not_for_the_next_one() -> anyhow:
     let sim = Sim::start(&[])?;
     let bots = Bots::new(&sim.http_url).await?;
     let longer = 2 * u64::try_from(PATIENCE.as_millis())?;
-    hold(&sim, Vendor::Telegram, &[("latency", 2 * HELD_MS), ("latency", longer)])?;
+    let mut second = next_call(Vendor::Telegram, "latency");
+    second["delay_ms"] = json!(longer);
+    sim.set_rules(&json!([held(Vendor::Telegram), second]))?;
     let settings = format!("{OFTEN}call_timeout_seconds = 120\nlock_timeout_seconds = 250\n");
     let dispatcher = Serving::start(&bots.world, "dispatcher", &settings)?;
     let reply = bots.reply(Vendor::Telegram, 1).await?;
@@ -83,6 +84,7 @@ async fn a_result_counts_for_its_own_claim_and_not_for_the_next_one() -> anyhow:
         .await?;
     let held = bots.row(reply).await?;
     assert_eq!((held.status.as_str(), held.claims), ("sending", 2), "{held:?}");
+    sim.release()?;
     eventually("the first call ends", async || Ok(dispatcher.metric(LATE.0, &[LATE.1])? == Some(1.0)))
         .await?;
     assert_eq!(bots.row(reply).await?, held, "the second is still under way");

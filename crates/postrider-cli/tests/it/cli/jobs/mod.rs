@@ -38,13 +38,19 @@ impl Stage {
         self.json(&[&["jobs"][..], args].concat())
     }
 
-    /// A function that does nothing, once a day: no test is long enough to see two of its grains.
-    fn put_daily(&self) -> anyhow::Result<()> {
+    /// A function that does nothing, once a day. No test sees two of its grains: one that begins shortly before midnight waits for the
+    /// next day.
+    async fn put_daily(&self) -> anyhow::Result<()> {
+        crate::world::eventually("the day is long enough", async || {
+            let ends = "select count(*) from (select now() at time zone 'UTC' as at) as now where at::time > '23:58:30'";
+            Ok(sql::number(&self.admin, ends).await? == 0)
+        })
+        .await?;
         succeeded(self.jobs(&["function", "put", "daily", "--builtin", "noop", "--grain", "day"])?).map(drop)
     }
 
     /// A statement in the tenant's context.
-    async fn as_acme(&self, statement: &str) -> anyhow::Result<()> {
+    pub(super) async fn as_acme(&self, statement: &str) -> anyhow::Result<()> {
         let context = format!("select set_config('app.current_tenant_id', '{}', true)", self.tenant);
         Ok(sql::execute(&self.admin, format!("begin; {context}; {statement}; commit")).await?)
     }

@@ -23,7 +23,7 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
     assert_eq!(serde_json::from_str::<Value>(&done.stdout)?, json!({ "a": [1, "ü"] }));
 
     // Once per grain, for the same entities.
-    stage.put_daily()?;
+    stage.put_daily().await?;
     succeeded(stage.jobs(&["invoke", "daily"])?)?;
     let again = stage.jobs(&["invoke", "daily"])?;
     assert_refused(&again, "`daily` completed in this grain (day), as job_run_");
@@ -104,7 +104,7 @@ async fn a_function_is_invoked_and_what_fails_is_mended_and_run_again() -> anyho
 #[tokio::test]
 async fn a_job_run_that_no_runner_claims_is_reported_and_can_be_cancelled() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
-    stage.put_daily()?;
+    stage.put_daily().await?;
     let waited = stage.jobs(&["invoke", "daily", "--wait", "1"])?;
     assert_eq!(waited.code, 2, "{}", waited.stderr);
     let run = waited.stdout.trim();

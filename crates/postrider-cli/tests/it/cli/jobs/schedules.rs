@@ -109,7 +109,7 @@ async fn schedules_are_added_shown_switched_and_removed() -> anyhow::Result<()> 
 #[tokio::test]
 async fn the_log_of_a_firing_names_the_next_time_and_not_how_rust_prints_it() -> anyhow::Result<()> {
     let stage = Stage::new(0).await?;
-    stage.put_daily()?;
+    stage.put_daily().await?;
     succeeded(stage.jobs(&["schedule", "add", "daily", "--cron", "@daily"])?)?;
     sql::execute(&stage.admin, "update jobs.schedules set next_fire_at = now() - interval '1 second'")
         .await?;

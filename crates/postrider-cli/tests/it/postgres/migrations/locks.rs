@@ -65,7 +65,7 @@ async fn a_migration_comes_again_while_another_one_takes_long() -> anyhow::Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn no_login_but_the_owners_can_hold_the_migration_lock() -> anyhow::Result<()> {
     let world = one_file_behind().await?;
-    for role in ["postrider_app", "postrider_worker", "postrider_read"] {
+    for role in ["postrider_app", "postrider_worker", "postrider_read", "postrider_publish"] {
         let mut login = sqlx::PgConnection::connect(&world.url(role)).await?;
         for mode in
             ["share update exclusive", "share", "share row exclusive", "exclusive", "access exclusive"]

@@ -4,9 +4,10 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use super::{Site, WAITS};
+use super::{ANSWERED, Site, WAITS, hold_in_the_middle, slow_sim};
 use crate::{
     campaigns::stage::Stage,
+    postgres::Postgres,
     sql::{execute, number, refusal, texts},
     world::{Server, Sim, World, eventually},
 };
@@ -221,17 +222,50 @@ async fn items_of_a_provider_that_knows_nothing_are_settled_as_failed_and_sent_b
     super::assert_called_once(&left.sim, 10)
 }
 
+/// The configuration of a machine whose processes also keep their witness in a second database.
+fn with_second(site: &Site, second: &World) -> anyhow::Result<tempfile::NamedTempFile> {
+    let file = site.config()?;
+    let text = std::fs::read_to_string(file.path())?;
+    let url = format!("[witness]\nurl = '{}'\n", second.admin_url());
+    std::fs::write(file.path(), text.replace("[witness]\n", &url))?;
+    Ok(file)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_files_on_a_new_machine_are_recognised_by_the_second_database_alone() -> anyhow::Result<()> {
+    const PEOPLE: usize = 60;
+    let (mut postgres, sim) = (Postgres::start().await?, slow_sim()?);
+    let (second, site) = (World::empty().await?, Site::at(postgres.home())?);
+    let stage = site.stage(&sim, PEOPLE).await?;
+    let mut server = Server::start_with_witness(with_second(&site, &second)?, "campaigns")?;
+    let run = stage.deploy_one("news", "email").await?;
+    hold_in_the_middle(&sim, &stage, run, ANSWERED).await?;
+    postgres.crash()?;
+    postgres.copy_files()?;
+    postgres.start_again().await?;
+    sim.release()?;
+    eventually("everybody was called", async || Ok(super::calls(&sim)?.len() == PEOPLE)).await?;
+    server.process.signal("TERM")?;
+    assert!(server.process.wait()?.success());
+
+    postgres.stop()?;
+    postgres.restore_files()?;
+    postgres.start_again().await?;
+    let elsewhere = Site::at(postgres.home())?;
+    // What the database and the machine know shows nothing.
+    let (found, is_failure) = elsewhere.doctor()?;
+    assert!(!is_failure, "{found}");
+    let server = Server::start_with_witness(with_second(&elsewhere, &second)?, "campaigns")?;
+    server.process.wait_for_line(WAITS)?;
+    assert_eq!(super::calls(&sim)?.len(), PEOPLE);
+    super::assert_called_once(&sim, PEOPLE)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_database_is_a_witness_for_every_machine() -> anyhow::Result<()> {
     let left = Left::new().await?;
     let second = World::empty().await?;
-    let config = |site: &Site| -> anyhow::Result<tempfile::NamedTempFile> {
-        let file = site.config()?;
-        let text = std::fs::read_to_string(file.path())?;
-        let url = format!("[witness]\nurl = '{}'\n", second.admin_url());
-        std::fs::write(file.path(), text.replace("[witness]\n", &url))?;
-        Ok(file)
-    };
+    let config = |site: &Site| with_second(site, &second);
     let site = left.site()?;
     let mut server = Server::start_with_witness(config(&site)?, "campaigns")?;
     let run = left.stage.deploy_one("news", "email").await?;

@@ -12,7 +12,9 @@ use serde_json::Value;
 use sqlx::Connection;
 use uuid::Uuid;
 
-use super::{Site, WAITS, assert_called_once, calls, slow_sim, standing};
+use super::{
+    ANSWERED, AT_ONCE, Site, WAITS, assert_called_once, calls, hold_in_the_middle, slow_sim, standing,
+};
 use crate::{
     campaigns::stage::Stage,
     http::get,
@@ -22,19 +24,6 @@ use crate::{
 };
 
 const PEOPLE: usize = 80;
-
-/// Waits until the provider has acted so often.
-async fn acted(sim: &Sim, times: usize) -> anyhow::Result<()> {
-    eventually("the provider has acted", async || Ok(calls(sim)?.len() >= times)).await
-}
-
-/// Freezes the provider in the middle of the campaign: about a quarter of the people were called, and nobody else is until it thaws.
-async fn freeze_in_the_middle(sim: &Sim) -> anyhow::Result<()> {
-    acted(sim, 15).await?;
-    sim.freeze()?;
-    assert!(calls(sim)?.len() < PEOPLE / 2, "it was frozen too late");
-    Ok(())
-}
 
 fn stop(server: &mut Server) -> anyhow::Result<()> {
     server.process.signal("TERM")?;
@@ -253,9 +242,9 @@ async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Resu
     let stage = site.stage(&sim, PEOPLE).await?;
     let mut server = site.serve()?;
     let run = stage.deploy_one("news", "email").await?;
-    freeze_in_the_middle(&sim).await?;
+    hold_in_the_middle(&sim, &stage, run, ANSWERED).await?;
     let dump = dump(&original, &site)?;
-    sim.thaw()?;
+    sim.release()?;
     assert_eq!(stage.ended(run).await?, "completed");
     assert_called_once(&sim, PEOPLE)?;
     stop(&mut server)?;
@@ -264,11 +253,7 @@ async fn a_dump_that_is_restored_elsewhere_sends_nothing_again() -> anyhow::Resu
     let copy = Site::at(other.home())?;
     restore(&original, &site, &dump, &other, &copy)?;
     let copied = copy.same_stage(&stage).await?;
-    let (sent, unreserved) = standing(&copied, run).await?;
-    assert!(
-        sent < PEOPLE && unreserved > 0,
-        "the dump was not taken in the middle: {sent} sent, {unreserved} without a row"
-    );
+    assert_eq!(standing(&copied, run).await?, (ANSWERED, PEOPLE - ANSWERED - AT_ONCE));
 
     let server = copy.serve()?;
     is_refused(&copy, &copied, &server, run).await?;
@@ -284,11 +269,11 @@ async fn files_that_are_older_than_the_witness_send_nothing_again() -> anyhow::R
     let stage = site.stage(&sim, PEOPLE).await?;
     let mut server = site.serve()?;
     let run = stage.deploy_one("news", "email").await?;
-    freeze_in_the_middle(&sim).await?;
+    hold_in_the_middle(&sim, &stage, run, ANSWERED).await?;
     postgres.crash()?;
     postgres.copy_files()?;
     postgres.start_again().await?;
-    sim.thaw()?;
+    sim.release()?;
     eventually("everybody was called", async || Ok(calls(&sim)?.len() == PEOPLE)).await?;
     stop(&mut server)?;
 
@@ -306,20 +291,26 @@ async fn files_that_are_older_than_the_witness_send_nothing_again() -> anyhow::R
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recovery_to_a_point_in_time_sends_nothing_again_even_where_the_witness_is_lost()
 -> anyhow::Result<()> {
-    let (original, sim) = (Postgres::start().await?, slow_sim()?);
+    let (mut original, sim) = (Postgres::start().await?, slow_sim()?);
+    original.archive().await?;
     let site = Site::at(original.home())?;
     let stage = site.stage(&sim, PEOPLE).await?;
     let mut server = site.serve()?;
+    // The backup is older than the run: its middle is in the archive alone.
+    let mut other = original.base_backup("recovery.signal", "")?;
     let run = stage.deploy_one("news", "email").await?;
-    freeze_in_the_middle(&sim).await?;
-    let settings =
-        "restore_command = 'false'\nrecovery_target = 'immediate'\nrecovery_target_action = 'promote'\n";
-    let mut other = original.base_backup("recovery.signal", settings)?;
-    sim.thaw()?;
+    hold_in_the_middle(&sim, &stage, run, ANSWERED).await?;
+    let middle = stage.ask("select clock_timestamp()::text").await?;
+    sim.release()?;
     assert_eq!(stage.ended(run).await?, "completed");
     stop(&mut server)?;
-    drop(original);
+    original.archive_everything().await?;
+    original.stop()?;
 
+    let restore_command = original.restore_command();
+    other.configure(&format!(
+        "restore_command = '{restore_command}'\nrecovery_target_time = '{middle}'\nrecovery_target_action = 'promote'\n"
+    ))?;
     other.start_again().await?;
     let mut copy = Site::at(other.home())?;
     eventually("it is recovered", async || {
@@ -333,7 +324,7 @@ async fn a_recovery_to_a_point_in_time_sends_nothing_again_even_where_the_witnes
     })
     .await?;
     let copied = copy.same_stage(&stage).await?;
-    assert!(standing(&copied, run).await?.0 < PEOPLE);
+    assert_eq!(standing(&copied, run).await?, (ANSWERED, PEOPLE - ANSWERED - AT_ONCE));
     // On a new machine: the copy itself shows a process that has not confirmed.
     let mut server = copy.serve()?;
     server.process.wait_for_line("has not confirmed")?;
@@ -362,16 +353,18 @@ async fn a_replica_that_is_promoted_while_behind_sends_nothing_again_from_a_proc
     replica.start_again().await?;
     let server = site.serve()?;
     let run = stage.deploy_one("news", "email").await?;
-    freeze_in_the_middle(&sim).await?;
+    hold_in_the_middle(&sim, &stage, run, ANSWERED).await?;
     eventually("the replica has begun to follow", async || {
         let of_replica = Site::at(replica.home())?.same_stage(&stage).await?;
         Ok(standing(&of_replica, run).await.is_ok_and(|(sent, _)| sent > 0))
     })
     .await?;
     replica.stop()?;
-    sim.thaw()?;
-    acted(&sim, 40).await?;
+    // The calls that were held are answered, and as many again.
+    sim.hold_after(ANSWERED)?;
+    hold_in_the_middle(&sim, &stage, run, 2 * ANSWERED + AT_ONCE).await?;
     primary.crash()?;
+    sim.release()?;
     stage.admin.close().await;
 
     replica.start_again().await?;
@@ -406,6 +399,6 @@ async fn adopt_and_settle_what_was_called(
     .await?;
     let sent = stage.items(run).await?["sent"];
     assert_called_once(sim, sent)?;
-    assert!((40..PEOPLE).contains(&sent), "{sent} were called");
+    assert_eq!(sent, 2 * (ANSWERED + AT_ONCE), "the others were reserved by no process");
     Ok(())
 }

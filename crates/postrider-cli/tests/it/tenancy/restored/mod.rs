@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::{
     campaigns::stage::Stage,
     sql::tenant,
-    world::{MASTER_KEY, Output, Server, Sim, postrider, run, signing_pool},
+    world::{MASTER_KEY, Output, Server, Sim, eventually, postrider, run, signing_pool},
 };
 
 /// The log line of a process that must not send.
@@ -52,7 +52,7 @@ impl Site {
         let config = format!(
             "master_key = '{MASTER_KEY}'\n[database]\nurl = '{}'\napp_url = '{}'\nadmin_url = '{}'\n[http]\nlisten = '127.0.0.1:0'\n\
              [log]\nformat = 'json'\n[outbound]\nallow_private = true\n[witness]\ndir = '{}'\n\
-             [campaigns]\nwindow = 4\naccount_concurrency = 4\npoll_interval_ms = 50\nretry_pause_seconds = 1\n\
+             [campaigns]\nwindow = 4\naccount_concurrency = {AT_ONCE}\npoll_interval_ms = 50\nretry_pause_seconds = 1\n\
              [resolver]\npoll_interval_ms = 50\nretry_pause_seconds = 1\nretry_pause_max_seconds = 1\n",
             self.url("postrider_worker"),
             self.url("postrider_app"),
@@ -150,12 +150,22 @@ async fn standing(stage: &Stage, run: Uuid) -> anyhow::Result<(usize, usize)> {
     Ok((items.get("sent").copied().unwrap_or_default(), intended - rows))
 }
 
-/// A sim that answers twenty calls at once and the next four after seconds, so that a test has the time to freeze it in the middle.
+/// How many calls [`slow_sim`] answers.
+const ANSWERED: usize = 20;
+/// Calls of one process at a time.
+const AT_ONCE: usize = 4;
+
+/// A sim that answers the first calls, acts on the next ones, and holds their answers until the test releases them.
 fn slow_sim() -> anyhow::Result<Sim> {
-    Sim::start(&[
-        "--rule",
-        r#"{"fault": "latency", "delay_ms": 10, "times": 20}"#,
-        "--rule",
-        r#"{"fault": "latency", "delay_ms": 4000, "times": 4}"#,
-    ])
+    let sim = Sim::start(&[])?;
+    sim.hold_after(ANSWERED)?;
+    Ok(sim)
+}
+
+/// Waits until the provider has answered so many calls, the database has their outcomes, and the calls after them are held.
+async fn hold_in_the_middle(sim: &Sim, stage: &Stage, run: Uuid, answered: usize) -> anyhow::Result<()> {
+    eventually("the campaign is in the middle", async || {
+        Ok(calls(sim)?.len() == answered + AT_ONCE && standing(stage, run).await?.0 == answered)
+    })
+    .await
 }

@@ -4,7 +4,7 @@ use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
 use uuid::Uuid;
 
-use super::{Site, WAITS, assert_called_once, calls, slow_sim, standing};
+use super::{ANSWERED, Site, WAITS, assert_called_once, calls, slow_sim, standing};
 use crate::{
     campaigns::stage::Stage,
     postgres::Postgres,
@@ -91,13 +91,14 @@ async fn a_replica_that_lost_nothing_is_promoted_and_the_processes_go_on() -> an
     // Two processes: each waits until the other has looked, too.
     let servers = [site.serve()?, site.serve()?];
     let run = stage.deploy_one("news", "email").await?;
-    eventually("they are in the middle", async || Ok(calls(&sim)?.len() >= 10)).await?;
+    eventually("they are in the middle", async || Ok(calls(&sim)?.len() > ANSWERED)).await?;
     stage.admin.close().await;
     // A server that stops in order sends its replica everything first.
     primary.stop()?;
     replica.promote().await?;
     std::fs::remove_file(&socket)?;
     std::os::unix::fs::symlink(replica.home(), &socket)?;
+    sim.release()?;
 
     let stage = site.same_stage(&stage).await?;
     eventually("every item has an end or is in doubt", async || {
