@@ -1280,6 +1280,61 @@ $$;
 
 COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
+CREATE FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) RETURNS bytea[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select coalesce(array_agg(sha256(key.outer_pad || sha256(key.inner_pad || convert_to(address.text, 'UTF8')))), '{}')
+      from execution.suppression_keys as key
+           cross join unnest(array['email:' || lower(p_email), 'phone:' || p_phone, 'id:' || p_external_id]) as address (text)
+     where key.tenant_id = p_tenant_id
+       and address.text is not null
+$$;
+
+COMMENT ON FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) IS 'Returns HMAC-SHA256 of each address that is not null, under the key of the tenant. Returns nothing if the tenant has no key yet.';
+
+CREATE FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_run record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_before is null or p_before > now() - interval '1 day' then
+        raise exception 'p_before must be at least a day ago' using errcode = 'invalid_parameter_value';
+    end if;
+    select run.*
+      into v_run
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+       and run.finished_at < p_before;
+    if not found then
+        return false;
+    end if;
+    insert into execution.run_archives
+           (tenant_id, run_id, exported_to, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)
+    select p_tenant_id, p_run_id, p_exported_to,
+           (select count(*) from execution.job_queue as job
+             where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'completed'),
+           (select count(*) from execution.job_queue as job
+             where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'dead'),
+           launch.sent, launch.called, launch.posted, launch.failed, launch.skipped, launch.missing
+      from execution.verify_launch(p_tenant_id, p_run_id) as launch
+        on conflict do nothing;
+    if not found then
+        return false;
+    end if;
+    perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor, 'run.archived',
+                            case when p_exported_to is null then 'not exported' else 'exported to ' || p_exported_to end);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) IS 'Freezes the certificate of a run that ended before p_before. From then on the run gets no jobs, and its rows may be deleted. Returns false if the run is archived already or has not ended before p_before.';
+
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1345,6 +1400,28 @@ $$;
 
 COMMENT ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
 
+CREATE FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    update execution.leads as lead
+       set erasing_since = v_now,
+           suppressed_at = coalesce(lead.suppressed_at, v_now),
+           suppression_reason = coalesce(lead.suppression_reason, 'erased'),
+           updated_at = v_now
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       and lead.erasing_since is null;
+    return found or exists (select from execution.leads as lead where lead.tenant_id = p_tenant_id and lead.id = p_lead_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) IS 'First step of an erasure: suppresses the lead. Commit it before erase_lead. Returns false if the tenant has no such lead.';
+
 CREATE FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1384,6 +1461,7 @@ declare
     v_job record;
     v_now constant timestamptz := now();
     v_suppressed uuid[];
+    v_erased uuid[];
     v_end integer;
     v_place integer;
     -- One entry per window: the values that its items share.
@@ -1439,7 +1517,7 @@ begin
          order by wanted.n
     loop
         if cardinality(v_job.items) is distinct from v_job.count then
-            raise exception 'job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
+            raise exception 'send job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
                 using errcode = 'invalid_parameter_value';
         end if;
         v_end := v_ends[v_job.n] - v_job.count;
@@ -1459,6 +1537,22 @@ begin
                 v_reasons[v_end + i] := 'the lead is suppressed';
             end if;
         end loop;
+        -- The worker may have read the lead before its erasure, so its address and the reason are not stored.
+        if cardinality(v_suppressed) > 0 then
+            v_erased := array(
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_suppressed)
+                   and lead.erasing_since is not null);
+            for i in 1..v_job.count * least(cardinality(v_erased), 1) loop
+                if v_job.items[i] = any (v_erased) then
+                    verdicts[v_end + i] := 'skipped';
+                    v_reasons[v_end + i] := 'erased';
+                    p_recipients[v_end + i] := null;
+                end if;
+            end loop;
+        end if;
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
@@ -1551,7 +1645,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
 CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2512,8 +2606,9 @@ begin
                    and item.run_id = any (v_runs)
                  group by item.recipient_id) as lead;
     end if;
-    perform execution.note_progress_of(p_tenant_id, v_phase.campaign_id, p_phase_id,
-                                       100.0 * (v_items.went_well + v_items.failed) / v_all);
+    perform execution.note_counted_progress(p_tenant_id, v_phase.campaign_id, p_phase_id,
+                                            100.0 * (v_items.went_well + v_items.failed) / v_all,
+                                            execution.run_counts(p_tenant_id, v_run.id));
     perform execution.enter_phase_state(
         p_tenant_id, v_phase.campaign_id, p_phase_id,
         case
@@ -2576,7 +2671,7 @@ begin
             else 'phase_started'
         end,
         jsonb_strip_nulls(jsonb_build_object('status', v_status, 'previousStatus', v_before, 'trigger', p_trigger,
-                                             'runId', p_run_id)) || coalesce(p_details, '{}'));
+                                             'runId', p_run_id, 'actor', p_actor)) || coalesce(p_details, '{}'));
     if p_trigger in ('start', 'retry', 'rerun') then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
     end if;
@@ -2585,6 +2680,186 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) IS 'Changes the state of a phase and writes the audit line, the event and the domain event. Returns the number of the event. The caller has locked the campaign and then the phase.';
+
+CREATE FUNCTION execution.erase_lead(p_tenant_id uuid, p_lead_id uuid, p_actor text, OUT is_known boolean, OUT erased_at timestamp with time zone, OUT items bigint, OUT messages bigint, OUT open_items bigint, OUT open_messages bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    c_erased constant text := 'erased';
+    v_now constant timestamptz := now();
+    v_lead record;
+    v_job_id uuid;
+    v_items uuid[];
+    v_keys text[];
+    v_messages uuid[];
+    -- The names under which chat providers know the person.
+    v_senders text[];
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    select lead.*
+      into v_lead
+      from execution.leads as lead
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       for update;
+    is_known := found;
+    items := 0;
+    messages := 0;
+    open_items := 0;
+    open_messages := 0;
+    if not is_known then
+        return;
+    end if;
+    if v_lead.erased_at is not null then
+        select erasure.at, erasure.items, erasure.messages
+          into erased_at, items, messages
+          from execution.erasures as erasure
+         where erasure.tenant_id = p_tenant_id
+           and erasure.lead_id = p_lead_id;
+        return;
+    end if;
+    if v_lead.erasing_since is null or v_lead.erasing_since >= v_now then
+        raise exception 'begin_erasure must be committed before erase_lead' using errcode = 'invalid_parameter_value';
+    end if;
+
+    -- Lock one job at a time and release it at once, as await_reservations does.
+    perform set_config('lock_timeout', '10s', true);
+    for v_job_id in
+        select job.id
+          from execution.job_queue as job
+         where job.tenant_id = p_tenant_id
+           and job.status = 'locked'
+           and p_lead_id = any (job.item_ids)
+    loop
+        begin
+            perform
+               from execution.job_queue as job
+              where job.tenant_id = p_tenant_id
+                and job.id = v_job_id
+                for no key update;
+            raise sqlstate 'PR000';
+        exception when sqlstate 'PR000' then
+            null; -- the rollback to the savepoint released the lock
+        end;
+    end loop;
+
+    -- The key of an item is a function of its run and lead, so the unique index finds the items of a person.
+    select coalesce(array_agg(item.id), '{}'), coalesce(array_agg(item.idempotency_key), '{}'),
+           count(*) filter (where item.status = 'queued')
+      into v_items, v_keys, open_items
+      from execution.campaign_runs as run
+           cross join lateral (
+               select item.id, item.idempotency_key, item.status
+                 from execution.channel_outbox as item
+                where item.idempotency_key = execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for)
+                  and item.tenant_id = p_tenant_id
+                  and item.workspace_id = run.workspace_id
+               offset 0) as item
+     where run.tenant_id = p_tenant_id
+       and run.workspace_id = v_lead.workspace_id;
+    v_senders := array_remove(array[v_lead.email, lower(v_lead.email), v_lead.phone, ltrim(v_lead.phone, '+')], null);
+    select coalesce(array_agg(message.id), '{}'),
+           count(*) filter (where message.status = 'accepted' or message.leased_until is not null
+                                  or reply.status in ('pending', 'sending'))
+      into v_messages, open_messages
+      from channels.channel_messages as message
+           left join channels.channel_outbox as reply
+                  on reply.tenant_id = message.tenant_id
+                 and reply.channel_message_id = message.id
+     where message.tenant_id = p_tenant_id
+       and message.sender_id = any (v_senders);
+    if open_items > 0 or open_messages > 0 then
+        return;
+    end if;
+    items := cardinality(v_items);
+    messages := cardinality(v_messages);
+    erased_at := v_now;
+
+    -- The record comes first: the guards below ask for it.
+    insert into execution.erasures (tenant_id, lead_id, at, actor, items, messages)
+    values (p_tenant_id, p_lead_id, v_now, p_actor, items, messages);
+    update execution.channel_outbox as item
+       set recipient = null,
+           error = case when item.error is not null then c_erased end,
+           message_hash = null
+     where item.tenant_id = p_tenant_id
+       and item.id = any (v_items);
+    delete from execution.provider_callbacks as callback
+     where callback.tenant_id = p_tenant_id
+       and callback.idempotency_key = any (v_keys);
+    update execution.job_queue as job
+       set last_error = c_erased
+     where job.tenant_id = p_tenant_id
+       and (strpos(lower(job.last_error), lower(v_lead.email)) > 0 or strpos(job.last_error, v_lead.phone) > 0);
+    update execution.campaign_audit_log as line
+       set note = c_erased
+     where line.tenant_id = p_tenant_id
+       and line.note <> c_erased
+       and (line.outbox_id = any (v_items)
+            or strpos(lower(line.note), lower(v_lead.email)) > 0 or strpos(line.note, v_lead.phone) > 0);
+    update tenancy.audit_log as line
+       set note = c_erased
+     where line.tenant_id = p_tenant_id
+       and line.note <> c_erased
+       and (line.subject = 'lead:' || p_lead_id
+            or strpos(lower(line.note), lower(v_lead.email)) > 0 or strpos(line.note, v_lead.phone) > 0);
+    update tenancy.requests as request
+       set body = null
+     where request.tenant_id = p_tenant_id
+       and (strpos(lower(request.body), lower(v_lead.email)) > 0 or strpos(request.body, v_lead.phone) > 0
+            or strpos(request.body, p_lead_id::text) > 0);
+    -- The rows of messages stay: a provider delivers a message again for days, and its id must then be known.
+    update channels.channel_outbox as reply
+       set recipient_id = c_erased,
+           payload = '{}',
+           last_error = case when reply.last_error is not null then c_erased end,
+           delivery_error = case when reply.delivery_error is not null then c_erased end
+     where reply.tenant_id = p_tenant_id
+       and reply.channel_message_id = any (v_messages);
+    update channels.channel_messages as message
+       set sender_id = c_erased,
+           thread = null,
+           text = c_erased,
+           user_id = null,
+           last_error = case when message.last_error is not null then c_erased end,
+           reply = null
+     where message.tenant_id = p_tenant_id
+       and message.id = any (v_messages);
+    delete from channels.channel_links as link
+     where link.tenant_id = p_tenant_id
+       and link.sender_id = any (v_senders);
+    delete from execution.lead_list_members as member
+     where member.tenant_id = p_tenant_id
+       and member.lead_id = p_lead_id
+       and member.list_id in (select list.id from execution.lead_lists as list where list.tenant_id = p_tenant_id);
+    -- The first step suppressed the lead at the time at which it began, if it was not suppressed before.
+    if v_lead.suppressed_at < v_lead.erasing_since then
+        perform execution.keep_suppression(p_tenant_id, v_lead.workspace_id, p_lead_id, v_lead.email, v_lead.phone,
+                                           v_lead.external_id, v_lead.suppressed_at);
+    end if;
+    update execution.leads as lead
+       set identity = 'erased:' || lead.id::text,
+           external_id = null,
+           email = null,
+           phone = null,
+           timezone = null,
+           attributes = '{}',
+           suppression_reason = c_erased,
+           erased_at = v_now,
+           updated_at = v_now
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (p_tenant_id, p_actor, 'lead.erased', 'lead:' || p_lead_id);
+end
+$$;
+
+COMMENT ON FUNCTION execution.erase_lead(p_tenant_id uuid, p_lead_id uuid, p_actor text, OUT is_known boolean, OUT erased_at timestamp with time zone, OUT items bigint, OUT messages bigint, OUT open_items bigint, OUT open_messages bigint) IS 'Second step of an erasure: removes the data of a lead from every table of the tenant and records that. Keys stay, because they are hashes. Changes nothing while an item of the lead is in flight or in doubt (open_items), or a chat message of the person is being answered (open_messages). Repeating the call changes nothing.';
 
 CREATE FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval DEFAULT '00:01:00'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2722,6 +2997,48 @@ $$;
 
 COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
+CREATE FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) RETURNS TABLE(lead_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select found.id
+          from (select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = p_tenant_id
+                   and lower(lead.email) = lower(p_wanted)
+                   and lead.email is not null
+                 union
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = p_tenant_id
+                   and lead.phone = p_wanted
+                   and lead.phone is not null
+                 union
+                select lead.id
+                  from tenancy.workspaces as workspace
+                       join execution.leads as lead
+                         on lead.tenant_id = p_tenant_id
+                        and lead.workspace_id = workspace.id
+                        and lead.identity = 'id:' || p_wanted
+                 where workspace.tenant_id = p_tenant_id
+                 union
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = p_tenant_id
+                   and lead.external_id = p_wanted
+                   and lead.external_id is not null
+                   and lead.identity not like 'id:%') as found
+         order by found.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) IS 'Returns the leads of the tenant with this e-mail address, in upper or lower case, this phone number or this external id.';
+
 CREATE FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2794,15 +3111,15 @@ begin
     if new.in_doubt_since is null then
         delete from execution.doubts where tenant_id = new.tenant_id and outbox_id = new.id;
     else
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select new.id, new.tenant_id, account.id, account.provider
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+        select new.id, new.tenant_id, account.id, account.provider, run.campaign_id, new.in_doubt_since
           from execution.campaign_runs as run
                join tenancy.provider_accounts as account
                  on account.tenant_id = run.tenant_id
                 and account.id = coalesce(new.moved_to_account_id, run.provider_account_id)
          where run.tenant_id = new.tenant_id
            and run.id = new.run_id
-            on conflict do nothing;
+            on conflict (tenant_id, outbox_id) do update set in_doubt_since = excluded.in_doubt_since;
     end if;
     return null;
 end
@@ -2877,7 +3194,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s send job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.held_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean) IS 'Returns the account, or the failover account, of a tenant''s send job that the worker holds, and creates the state row of the account. Raises PR001 if the worker does not hold the send job.';
 
 CREATE FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2925,6 +3242,12 @@ declare
     v_added bigint;
     v_matched bigint;
     v_ambiguous bigint[];
+    -- The imported leads, if the workspace keeps suppressions of erased people.
+    v_imported uuid[];
+    v_keeps_suppressions constant boolean := exists (select
+                                                       from execution.suppressed_addresses as known
+                                                      where known.tenant_id = p_tenant_id
+                                                        and known.workspace_id = p_workspace_id);
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
@@ -3105,9 +3428,13 @@ begin
            count(*),
            count(*) filter (where merged.is_new),
            (select count(*) from counted where counted.identity <> counted.own_identity),
-           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous)
-      into v_lines, v_people, v_added, v_matched, v_ambiguous
+           (select coalesce(array_agg(resolved.line order by resolved.line), '{}') from resolved where resolved.is_ambiguous),
+           array_agg(merged.id) filter (where v_keeps_suppressions)
+      into v_lines, v_people, v_added, v_matched, v_ambiguous, v_imported
       from merged;
+    if v_imported is not null then
+        perform execution.suppress_erased_leads(v_tenant_id, p_workspace_id, v_imported);
+    end if;
 
     -- Do not keep a new list without members.
     if v_people = 0 then
@@ -3123,6 +3450,48 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
+
+CREATE FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
+    select p_tenant_id, fresh.inner_pad, fresh.outer_pad
+      from tenancy.new_hmac_key() as fresh
+        on conflict do nothing;
+    insert into execution.suppressed_addresses (tenant_id, workspace_id, hash, suppressed_at)
+    select p_tenant_id, p_workspace_id, address.hash, p_at
+      from unnest(execution.address_hashes(p_tenant_id, p_email, p_phone, p_external_id)) as address (hash)
+        on conflict do nothing;
+    -- The erased lead kept messages from the other leads with its address. From now on they are suppressed themselves.
+    update execution.leads as other
+       set suppressed_at = p_at,
+           suppression_reason = 'suppressed before erasure',
+           updated_at = v_now
+     where other.tenant_id = p_tenant_id
+       and other.workspace_id = p_workspace_id
+       and lower(other.email) = lower(p_email)
+       and other.email is not null
+       and other.suppressed_at is null
+       and other.id <> p_lead_id;
+    update execution.leads as other
+       set suppressed_at = p_at,
+           suppression_reason = 'suppressed before erasure',
+           updated_at = v_now
+     where other.tenant_id = p_tenant_id
+       and other.workspace_id = p_workspace_id
+       and other.phone = p_phone
+       and other.suppressed_at is null
+       and other.id <> p_lead_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) IS 'Keeps the suppression of a lead that is being erased: as HMACs of its addresses, and on the other leads that have them.';
 
 CREATE FUNCTION execution.key_time(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -3238,6 +3607,52 @@ $$;
 
 COMMENT ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) IS 'Moves items to the failover account of their run before they are called there, and returns the moved items. An item moves only if this worker reserved it, it is not in doubt and it has not moved before.';
 
+CREATE FUNCTION execution.note_counted_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric, p_run jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := clock_timestamp();
+    v_progress constant numeric := trunc(least(p_progress, 100), 1);
+    v_phase record;
+begin
+    select phase.phase, phase.progress,
+           campaign.progress_at is null or campaign.progress_at <= v_now - interval '500 milliseconds' as is_due
+      into strict v_phase
+      from execution.campaign_phases as phase
+           join execution.campaigns as campaign
+             on campaign.tenant_id = phase.tenant_id and campaign.id = phase.campaign_id
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id
+       for no key update of phase;
+    if v_phase.progress = v_progress or v_phase.is_due then
+        update execution.campaign_phases as phase
+           set progress = v_progress,
+               progress_reported = null
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and (phase.progress <> v_progress or phase.progress_reported is not null);
+    else
+        update execution.campaign_phases as phase
+           set progress_reported = v_progress
+         where phase.tenant_id = p_tenant_id
+           and phase.id = p_phase_id
+           and phase.progress_reported is distinct from v_progress;
+        return;
+    end if;
+    if v_phase.progress <> v_progress then
+        update execution.campaigns
+           set progress_at = v_now
+         where tenant_id = p_tenant_id
+           and id = p_campaign_id;
+        perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
+                                     jsonb_strip_nulls(jsonb_build_object('progressPercentage', v_progress, 'run', p_run)));
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.note_counted_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric, p_run jsonb) IS 'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. The event carries the counts of the phase''s run, if p_run has them. A value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
+
 CREATE FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3289,7 +3704,9 @@ declare
     v_phase_ids uuid[] := '{}'::uuid[];
     v_run_ids uuid[] := '{}'::uuid[];
     v_progress numeric[] := '{}'::numeric[];
+    v_counts jsonb[] := '{}'::jsonb[];
     v_done numeric;
+    v_run jsonb;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     for v_due in
@@ -3314,16 +3731,27 @@ begin
          order by due.campaign_id, random()
     loop
         v_done := v_due.reported;
+        v_run := execution.run_counts(
+            p_tenant_id,
+            coalesce(v_due.run_id,
+                     -- A report waits for its event: that of an external phase, which has no run, or the end of a delivery.
+                     (select run.id
+                        from execution.campaign_runs as run
+                       where run.tenant_id = p_tenant_id
+                         and run.phase_id = v_due.phase_id
+                       order by run.number desc
+                       limit 1)));
         if v_due.run_id is not null then
             -- The end of the phase reports the last tenth of a percent.
-            select least(99.9, 100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended)
-              into v_done
-              from execution.run_progress(p_tenant_id, array[v_due.run_id]) as progress;
+            v_done := least(99.9,
+                            100.0 * ((v_run ->> 'succeeded')::bigint + (v_run ->> 'failed')::bigint + (v_run ->> 'skipped')::bigint)
+                            / (v_run ->> 'intended')::bigint);
         end if;
         v_campaign_ids := v_campaign_ids || v_due.campaign_id;
         v_phase_ids := v_phase_ids || v_due.phase_id;
         v_run_ids := v_run_ids || v_due.run_id;
         v_progress := v_progress || v_done;
+        v_counts := array_append(v_counts, v_run);
     end loop;
     for n in 1..cardinality(v_campaign_ids) loop
         perform
@@ -3334,8 +3762,8 @@ begin
             for no key update skip locked;
         continue when not found;
         -- Report only if it still holds: the run may have ended since, or another report may have come.
-        perform execution.note_progress_of(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
-                                           coalesce(phase.progress_reported, v_progress[n]))
+        perform execution.note_counted_progress(p_tenant_id, v_campaign_ids[n], v_phase_ids[n],
+                                                coalesce(phase.progress_reported, v_progress[n]), v_counts[n])
            from execution.campaign_phases as phase
           where phase.tenant_id = p_tenant_id
             and phase.id = v_phase_ids[n]
@@ -3357,47 +3785,43 @@ CREATE FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid,
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_now constant timestamptz := clock_timestamp();
-    v_progress constant numeric := trunc(least(p_progress, 100), 1);
-    v_phase record;
 begin
-    select phase.phase, phase.progress,
-           campaign.progress_at is null or campaign.progress_at <= v_now - interval '500 milliseconds' as is_due
-      into strict v_phase
-      from execution.campaign_phases as phase
-           join execution.campaigns as campaign
-             on campaign.tenant_id = phase.tenant_id and campaign.id = phase.campaign_id
-     where phase.tenant_id = p_tenant_id
-       and phase.id = p_phase_id
-       for no key update of phase;
-    if v_phase.progress = v_progress or v_phase.is_due then
-        update execution.campaign_phases as phase
-           set progress = v_progress,
-               progress_reported = null
-         where phase.tenant_id = p_tenant_id
-           and phase.id = p_phase_id
-           and (phase.progress <> v_progress or phase.progress_reported is not null);
-    else
-        update execution.campaign_phases as phase
-           set progress_reported = v_progress
-         where phase.tenant_id = p_tenant_id
-           and phase.id = p_phase_id
-           and phase.progress_reported is distinct from v_progress;
-        return;
-    end if;
-    if v_phase.progress <> v_progress then
-        update execution.campaigns
-           set progress_at = v_now
-         where tenant_id = p_tenant_id
-           and id = p_campaign_id;
-        perform execution.note_event(p_tenant_id, p_campaign_id, v_phase.phase, 'campaign_progress',
-                                     jsonb_build_object('progressPercentage', v_progress));
-    end if;
+    perform execution.note_counted_progress(p_tenant_id, p_campaign_id, p_phase_id, p_progress, null);
 end
 $$;
 
-COMMENT ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) IS 'Records the progress of a phase and writes an event if it changed: at most two events per second and campaign. A value that comes too early waits in progress_reported for the next event. The caller has locked the campaign.';
+COMMENT ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) IS 'Records the progress of a phase as note_counted_progress does, without the counts of a run. The caller has locked the campaign.';
+
+CREATE FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) RETURNS TABLE(run_id uuid, is_archived boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select run.id, archive.run_id is not null
+          from execution.campaign_runs as run
+               left join execution.run_archives as archive on archive.tenant_id = p_tenant_id and archive.run_id = run.id
+         where run.tenant_id = p_tenant_id
+           and run.created_at < p_before
+           and run.finished_at < p_before
+           and archive.removed_at is null
+           and not exists (select
+                             from execution.job_queue as job
+                                  join execution.channel_outbox as item
+                                    on item.tenant_id = p_tenant_id
+                                   and item.job_id = job.id
+                                   and item.status = 'queued'
+                            where job.tenant_id = p_tenant_id
+                              and job.run_id = run.id
+                              and job.status = 'dead')
+         order by run.created_at, run.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) IS 'Returns the runs of the tenant that ended before p_before and still have their jobs and items, oldest first, without those that have an item in doubt.';
 
 CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3504,6 +3928,75 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) IS 'Deletes events of one tenant that are older than p_before, and never those of the last hour, about p_limit per call. Returns the number of deleted events. A reader that asks for a deleted event is told to take a snapshot.';
+
+CREATE FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_ids uuid[];
+    v_keys text[];
+    v_removed bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_limit is null or p_limit < 10 then
+        raise exception 'p_limit must be at least 10' using errcode = 'invalid_parameter_value';
+    end if;
+    if not exists (select from execution.run_archives as archive where archive.tenant_id = p_tenant_id and archive.run_id = p_run_id) then
+        raise exception 'run % is not archived', p_run_id using errcode = 'invalid_parameter_value';
+    end if;
+    -- A job has the ids of up to 10000 items, so fewer jobs than items fit into a step.
+    delete from execution.job_queue as job
+     where job.tenant_id = p_tenant_id
+       and job.id in (select old.id
+                        from execution.job_queue as old
+                       where old.tenant_id = p_tenant_id
+                         and old.run_id = p_run_id
+                       limit p_limit / 10
+                         for update skip locked);
+    get diagnostics v_removed = row_count;
+    if v_removed > 0 then
+        return v_removed;
+    end if;
+    select coalesce(array_agg(old.id), '{}'), coalesce(array_agg(old.idempotency_key), '{}')
+      into v_ids, v_keys
+      from (select item.id, item.idempotency_key
+              from execution.channel_outbox as item
+             where item.tenant_id = p_tenant_id
+               and item.run_id = p_run_id
+             limit p_limit
+               for update skip locked) as old;
+    delete from execution.provider_callbacks as callback
+     using tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and callback.tenant_id = p_tenant_id
+       and callback.account_id = account.id
+       and callback.idempotency_key = any (v_keys);
+    delete from execution.doubts as doubt
+     where doubt.tenant_id = p_tenant_id
+       and doubt.outbox_id = any (v_ids);
+    delete from execution.channel_outbox as item
+     where item.tenant_id = p_tenant_id
+       and item.id = any (v_ids);
+    get diagnostics v_removed = row_count;
+    if v_removed = 0
+       and not exists (select from execution.channel_outbox as item where item.tenant_id = p_tenant_id and item.run_id = p_run_id)
+       and not exists (select from execution.job_queue as job where job.tenant_id = p_tenant_id and job.run_id = p_run_id)
+    then
+        update execution.run_archives as archive
+           set removed_at = v_now
+         where archive.tenant_id = p_tenant_id
+           and archive.run_id = p_run_id
+           and archive.removed_at is null;
+    end if;
+    return v_removed;
+end
+$$;
+
+COMMENT ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) IS 'Deletes jobs, and when there are none left up to p_limit items with their callbacks, of an archived run. Returns the number of deleted jobs or items; 0 means that none is left.';
 
 CREATE FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3731,7 +4224,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
 
 CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3757,7 +4250,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns no row if the worker does not hold the job.';
+COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns no row if the worker does not hold the send job.';
 
 CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3821,6 +4314,109 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account of the tenant. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+
+CREATE FUNCTION execution.refuse_change_of_callback() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tg_op = 'DELETE'
+       and (exists (select from execution.erasures as erasure where erasure.tenant_id = old.tenant_id and erasure.at = now())
+            or exists (select from tenancy.tenants as tenant where tenant.id = old.tenant_id and tenant.removing_since is not null)
+            or exists (select
+                         from execution.channel_outbox as item
+                              join execution.run_archives as archive
+                                on archive.tenant_id = item.tenant_id and archive.run_id = item.run_id
+                        where item.idempotency_key = old.idempotency_key
+                          and item.tenant_id = old.tenant_id))
+    then
+        return old;
+    end if;
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION execution.refuse_change_of_callback() IS 'Trigger function: refuses every change of a callback, and its deletion unless its run is archived, its tenant is being removed, or this transaction records an erasure.';
+
+CREATE FUNCTION execution.refuse_jobs_of_archived_runs() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    perform
+       from tenancy.tenants as tenant
+      where tenant.id = new.tenant_id
+        and tenant.removing_since is null
+        for key share;
+    if not found then
+        raise exception 'execution.job_queue: a tenant that is being removed gets no jobs'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    if exists (select
+                 from execution.run_archives as archive
+                where archive.tenant_id = new.tenant_id
+                  and archive.run_id = new.run_id)
+    then
+        raise exception 'execution.job_queue: an archived run gets no jobs, so no key of it is reserved again'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION execution.refuse_jobs_of_archived_runs() IS 'Trigger function: refuses a job of an archived run, or of a tenant that is being removed. verify_launch checks that the trigger exists.';
+
+CREATE FUNCTION execution.refuse_unless_archived() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select
+                 from execution.run_archives as archive
+                where archive.tenant_id = old.tenant_id
+                  and archive.run_id = old.run_id)
+       or exists (select from tenancy.tenants as tenant where tenant.id = old.tenant_id and tenant.removing_since is not null)
+    then
+        return old;
+    end if;
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION execution.refuse_unless_archived() IS 'Trigger function: refuses to delete a row of a run that is not archived, unless its tenant is being removed. The trigger argument is the reason in the error.';
+
+CREATE FUNCTION execution.refuse_unless_launched() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if exists (select
+                 from execution.campaign_runs as run
+                where run.tenant_id = new.tenant_id
+                  and run.id = new.run_id
+                  and run.status in ('completed', 'partial', 'failed'))
+       and not exists (select
+                         from execution.job_queue as job
+                        where job.tenant_id = new.tenant_id
+                          and job.run_id = new.run_id
+                          and job.status not in ('completed', 'dead'))
+       and not exists (select
+                         from execution.channel_outbox as item
+                        where item.tenant_id = new.tenant_id
+                          and item.run_id = new.run_id
+                          and item.status = 'queued')
+    then
+        return new;
+    end if;
+    raise exception 'execution.run_archives: only a run that has ended, without an item in doubt, is archived'
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION execution.refuse_unless_launched() IS 'Trigger function: refuses to archive a run that has not ended, or that has an item in flight or in doubt.';
 
 CREATE FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval DEFAULT '00:00:00'::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4022,6 +4618,21 @@ $$;
 
 COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that such a worker had reserved become in doubt.';
 
+CREATE FUNCTION execution.require_erasure() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from execution.erasures as erasure where erasure.tenant_id = new.tenant_id and erasure.lead_id = new.id) then
+        raise exception 'execution.leads: an erasure is recorded'
+            using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+    end if;
+    return new;
+end
+$$;
+
+COMMENT ON FUNCTION execution.require_erasure() IS 'Trigger function: refuses to erase a lead without a row in execution.erasures.';
+
 CREATE FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4084,6 +4695,73 @@ $$;
 
 COMMENT ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) IS 'Settles an item in doubt of the tenant, on behalf of a person.';
 
+CREATE FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) RETURNS TABLE(outbox_id uuid, status text, refusal text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    v_job_ids uuid[];
+    v_item record;
+    v_hint text;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    if coalesce(cardinality(p_outbox_ids), 0) not between 1 and 1000
+       or cardinality(p_outbox_ids) is distinct from cardinality(p_provider_message_ids)
+    then
+        raise exception 'between 1 and 1000 items are resolved at a time, each with a message id or null'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Lock the jobs of all items in the order of their ids, so that two such calls cannot block each other.
+    v_job_ids := array(
+        select distinct item.job_id
+          from execution.channel_outbox as item
+         where item.tenant_id = p_tenant_id
+           and item.id = any (p_outbox_ids));
+    perform
+       from execution.job_queue as job
+      where job.tenant_id = p_tenant_id
+        and job.id = any (v_job_ids)
+      order by job.id
+        for no key update;
+    for v_item in
+        select given.id, given.message_id
+          from unnest(p_outbox_ids, p_provider_message_ids) with ordinality as given (id, message_id, place)
+         order by given.place
+    loop
+        -- Each item has a savepoint: the refusal of one leaves the others settled.
+        begin
+            outbox_id := v_item.id;
+            refusal := null;
+            status := execution.settle_in_doubt(p_tenant_id, v_item.id, p_as, v_item.message_id, p_note, p_actor);
+        exception
+            when invalid_parameter_value or no_data_found then
+                get stacked diagnostics v_hint = pg_exception_hint;
+                status := null;
+                refusal := sqlerrm || coalesce('. ' || nullif(v_hint, ''), '');
+        end;
+        return next;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) IS 'Settles up to 1000 items in doubt of the tenant, on behalf of a person. Returns one row per item, in the given order: the status of a settled item, or the reason why the item was refused.';
+
+CREATE FUNCTION execution.run_counts(p_tenant_id uuid, p_run_id uuid) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select jsonb_build_object(
+               'id', progress.run_id, 'intended', progress.intended, 'succeeded', progress.succeeded, 'failed', progress.failed,
+               'skipped', progress.skipped, 'inDoubt', progress.in_doubt, 'inFlight', progress.in_flight)
+      from execution.run_progress(p_tenant_id, array[p_run_id]) as progress
+$$;
+
+COMMENT ON FUNCTION execution.run_counts(p_tenant_id uuid, p_run_id uuid) IS 'Returns the counts of a run''s items as progress events carry them. Null if the tenant has no such run.';
+
 CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETURNS TABLE(run_id uuid, intended bigint, jobs_queued bigint, jobs_locked bigint, jobs_retrying bigint, jobs_completed bigint, jobs_dead bigint, succeeded bigint, failed bigint, skipped bigint, in_doubt bigint, in_flight bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4094,19 +4772,29 @@ CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETUR
     select tenancy.require_tenant(p_tenant_id);
     select run.id,
            run.intended,
-           jobs.*
+           jobs.queued,
+           jobs.locked,
+           jobs.retrying,
+           coalesce(archive.jobs_completed, jobs.completed),
+           coalesce(archive.jobs_dead, jobs.dead),
+           coalesce(archive.sent + archive.called + archive.posted, jobs.succeeded),
+           coalesce(archive.failed, jobs.failed),
+           coalesce(archive.skipped, jobs.skipped),
+           jobs.in_doubt,
+           jobs.in_flight
       from execution.campaign_runs as run
+           left join execution.run_archives as archive on archive.tenant_id = run.tenant_id and archive.run_id = run.id
            cross join lateral (
-               select count(*) filter (where job.status = 'queued'),
-                      count(*) filter (where job.status = 'locked'),
-                      count(*) filter (where job.status = 'failed'),
-                      count(*) filter (where job.status = 'completed'),
-                      count(*) filter (where job.status = 'dead'),
-                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint,
-                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint,
-                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint,
-                      coalesce(sum(items.in_doubt), 0)::bigint,
-                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint
+               select count(*) filter (where job.status = 'queued') as queued,
+                      count(*) filter (where job.status = 'locked') as locked,
+                      count(*) filter (where job.status = 'failed') as retrying,
+                      count(*) filter (where job.status = 'completed') as completed,
+                      count(*) filter (where job.status = 'dead') as dead,
+                      coalesce(sum(case when done.is_done then job.succeeded else items.succeeded end), 0)::bigint as succeeded,
+                      coalesce(sum(case when done.is_done then job.failed else items.failed end), 0)::bigint as failed,
+                      coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint as skipped,
+                      coalesce(sum(items.in_doubt), 0)::bigint as in_doubt,
+                      coalesce(sum(items.reserved - items.in_doubt), 0)::bigint as in_flight
                  from execution.job_queue as job
                       cross join lateral (
                           select case job.status
@@ -4328,6 +5016,38 @@ CREATE FUNCTION execution.success_of(p_channel text) RETURNS text
     RETURN CASE p_channel WHEN 'email'::text THEN 'sent'::text WHEN 'voice'::text THEN 'called'::text WHEN 'social'::text THEN 'posted'::text ELSE NULL::text END;
 
 COMMENT ON FUNCTION execution.success_of(p_channel text) IS 'Returns the status of a successful item on a channel: sent, called or posted.';
+
+CREATE FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_workspace_id uuid, p_lead_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update execution.leads as lead
+       set suppressed_at = kept.suppressed_at,
+           suppression_reason = 'suppressed before erasure',
+           updated_at = v_now
+      from (select imported.id, min(known.suppressed_at) as suppressed_at
+              from execution.leads as imported
+                   cross join lateral unnest(execution.address_hashes(p_tenant_id, imported.email, imported.phone,
+                                                                      imported.external_id)) as address (hash)
+                   join execution.suppressed_addresses as known
+                     on known.tenant_id = p_tenant_id
+                    and known.workspace_id = p_workspace_id
+                    and known.hash = address.hash
+             where imported.tenant_id = p_tenant_id
+               and imported.id = any (p_lead_ids)
+               and imported.suppressed_at is null
+             group by imported.id) as kept
+     where lead.tenant_id = p_tenant_id
+       and lead.id = kept.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_workspace_id uuid, p_lead_ids uuid[]) IS 'Suppresses those of the leads that have an address of an erased person who was suppressed.';
 
 CREATE FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4629,7 +5349,7 @@ begin
                     and retry.run_after <= v_now
                   order by retry.run_after
                   limit 100)) as oldest);
-    -- One index lookup per tenant that has a queued job.
+    -- One index lookup per tenant that has a queued send job.
     loop
         select job.tenant_id, job.run_after
           into v_tenant_id, v_due_at
@@ -4746,6 +5466,25 @@ $$;
 
 COMMENT ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) IS 'Returns the tenants with events that prune_campaign_events may delete. Locks nothing; prune_campaign_events then deletes per tenant.';
 
+CREATE FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select tenant.id
+      from tenancy.tenants as tenant
+     where exists (select
+                     from execution.campaign_runs as run
+                          left join execution.run_archives as archive
+                                 on archive.tenant_id = run.tenant_id
+                                and archive.run_id = run.id
+                    where run.tenant_id = tenant.id
+                      and run.created_at < p_before
+                      and run.finished_at < p_before
+                      and archive.removed_at is null)
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) IS 'Returns the tenants with runs that ended before p_before and still have their jobs and items. Locks nothing.';
+
 CREATE FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4845,6 +5584,73 @@ $$;
 
 COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved send jobs of a resumed run due again.';
 
+CREATE FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_lead record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'the note must say why messages may be sent again' using errcode = 'invalid_parameter_value';
+    end if;
+    select lead.*
+      into v_lead
+      from execution.leads as lead
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       for no key update;
+    is_known := found;
+    also_suppressed := '{}';
+    if not is_known then
+        return;
+    end if;
+    if v_lead.erasing_since is not null then
+        raise exception 'lead % is erased or waits for its erasure, and stays suppressed', p_lead_id
+            using errcode = 'invalid_parameter_value', hint = 'Import the person again to make a new lead.';
+    end if;
+    also_suppressed := array(
+        select other.id
+          from execution.leads as other
+         where other.tenant_id = p_tenant_id
+           and other.workspace_id = v_lead.workspace_id
+           and lower(other.email) = lower(v_lead.email)
+           and other.suppressed_at is not null
+           and other.id <> p_lead_id
+         union
+        select other.id
+          from execution.leads as other
+         where other.tenant_id = p_tenant_id
+           and other.workspace_id = v_lead.workspace_id
+           and other.phone = v_lead.phone
+           and other.suppressed_at is not null
+           and other.id <> p_lead_id
+         order by 1);
+    if v_lead.suppressed_at is null then
+        return;
+    end if;
+    update execution.leads as lead
+       set suppressed_at = null,
+           suppression_reason = null,
+           updated_at = v_now
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id;
+    -- Otherwise the next import would suppress the lead again.
+    delete from execution.suppressed_addresses as known
+     where known.tenant_id = p_tenant_id
+       and known.workspace_id = v_lead.workspace_id
+       and known.hash = any (execution.address_hashes(p_tenant_id, v_lead.email, v_lead.phone, v_lead.external_id));
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'lead.unsuppressed', 'lead:' || p_lead_id, left(p_note, 2000));
+end
+$$;
+
+COMMENT ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) IS 'Ends the suppression of a lead of the tenant, with a note for the audit log. Repeating the call changes nothing. also_suppressed has the other suppressed leads with its e-mail address or phone number, which still keep messages from it.';
+
 CREATE FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4856,7 +5662,13 @@ begin
         raise exception 'there is no run %', p_run_id using errcode = 'no_data_found';
     end if;
     return query
-        with items as (
+        with archive as (
+            -- The counts of a run whose items retention deletes.
+            select archived.*
+              from execution.run_archives as archived
+             where archived.tenant_id = p_tenant_id
+               and archived.run_id = p_run_id
+        ), items as (
             select count(*) filter (where item.status = 'sent') as sent,
                    count(*) filter (where item.status = 'called') as called,
                    count(*) filter (where item.status = 'posted') as posted,
@@ -4867,33 +5679,46 @@ begin
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.run_id = p_run_id
+               and not exists (select from archive)
         ), guarded as (
-            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, and the
-            -- trigger that refuses reservations on a restored copy.
-            select count(*) = 6 and tenancy.sending_refusal() is null as holds
+            -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, the trigger that refuses
+            -- reservations on a restored copy, and the one that refuses jobs of an archived run.
+            select count(*) = 7 and tenancy.sending_refusal() is null as holds
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
                        and wall.conname = 'channel_outbox_one_row_per_key'
                        and pg_get_constraintdef(wall.oid) = 'UNIQUE (idempotency_key, tenant_id, workspace_id)'
                      union all
                     select from pg_trigger as wall
-                     where wall.tgrelid = 'execution.channel_outbox'::regclass
-                       and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
-                                           'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
-                                           'channel_outbox_waits_for_adoption')
+                     where (wall.tgrelid = 'execution.channel_outbox'::regclass
+                            and wall.tgname in ('channel_outbox_ends_are_final', 'channel_outbox_reservations_are_facts',
+                                                'channel_outbox_is_never_removed_from', 'channel_outbox_is_never_emptied',
+                                                'channel_outbox_waits_for_adoption')
+                            or wall.tgrelid = 'execution.job_queue'::regclass
+                               and wall.tgname = 'job_queue_has_none_of_archived_runs')
                        and wall.tgenabled in ('O', 'A')) as walls
+        ), counted as (
+            select items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
+                   run.intended - items.known as missing
+              from items, execution.campaign_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.id = p_run_id
+               and not exists (select from archive)
+             union all
+            select archive.sent, archive.called, archive.posted, archive.failed, archive.skipped, 0, archive.missing
+              from archive
         )
         select run.id,
                run.status,
                run.intended::bigint,
-               items.sent, items.called, items.posted, items.failed, items.skipped, items.in_doubt,
-               run.intended - items.known,
+               counted.sent, counted.called, counted.posted, counted.failed, counted.skipped, counted.in_doubt,
+               counted.missing,
                run.status in ('completed', 'partial', 'failed'),
-               items.in_doubt = 0 and run.intended = items.known,
+               counted.in_doubt = 0 and counted.missing = 0,
                guarded.holds,
-               run.status in ('completed', 'partial', 'failed') and items.in_doubt = 0 and run.intended = items.known
+               run.status in ('completed', 'partial', 'failed') and counted.in_doubt = 0 and counted.missing = 0
                and guarded.holds
-          from execution.campaign_runs as run, items, guarded
+          from execution.campaign_runs as run, counted, guarded
          where run.tenant_id = p_tenant_id
            and run.id = p_run_id;
 end
@@ -6974,11 +7799,12 @@ begin
         select account.provider, account.settings, account.sealed_secret
           from tenancy.provider_accounts as account
          where account.tenant_id = p_tenant_id
-           and account.id = p_account_id;
+           and account.id = p_account_id
+           and exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null);
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account.';
+COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account. Returns nothing while the tenant is being removed.';
 
 CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -7020,21 +7846,11 @@ CREATE FUNCTION tenancy.acts_for_server() RETURNS boolean
 COMMENT ON FUNCTION tenancy.acts_for_server() IS 'Whether the transaction acts for the server itself, before a tenant is known. The server then uses the nil UUID, which no tenant has.';
 
 CREATE FUNCTION tenancy.add_context_key() RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    -- Each UUID contributes 122 bits of cryptographically strong randomness.
-    v_key constant bytea := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
-    v_inner bytea := decode(repeat('36', 64), 'hex');
-    v_outer bytea := decode(repeat('5c', 64), 'hex');
-begin
-    for n in 0..31 loop
-        v_inner := set_byte(v_inner, n, get_byte(v_inner, n) # get_byte(v_key, n));
-        v_outer := set_byte(v_outer, n, get_byte(v_outer, n) # get_byte(v_key, n));
-    end loop;
-    insert into tenancy.context_keys (key, inner_pad, outer_pad) values (v_key, v_inner, v_outer);
-end
+    insert into tenancy.context_keys (key, inner_pad, outer_pad)
+    select fresh.key, fresh.inner_pad, fresh.outer_pad from tenancy.new_hmac_key() as fresh
 $$;
 
 COMMENT ON FUNCTION tenancy.add_context_key() IS 'Adds a random context key with its two padded blocks.';
@@ -7102,8 +7918,8 @@ begin
             on conflict (tenant_id, workspace_id, idempotency_key) do nothing
      returning id, run_id, job_id
     ), followed as (
-        insert into execution.doubts (outbox_id, tenant_id, account_id, provider)
-        select begun.id, p_tenant_id, account.id, account.provider
+        insert into execution.doubts (outbox_id, tenant_id, account_id, provider, campaign_id, in_doubt_since)
+        select begun.id, p_tenant_id, account.id, account.provider, run.campaign_id, v_now
           from begun
                join execution.campaign_runs as run on run.tenant_id = p_tenant_id and run.id = begun.run_id
                join tenancy.provider_accounts as account
@@ -7309,6 +8125,31 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) IS 'Begins another epoch, in which this database is the installation. With cause `adopted`, everything that the original may have sent after the copy was taken becomes in doubt, tenant by tenant in one transaction; with cause `moved` nothing does. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.begin_removal(p_tenant_id uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- Waits for transactions that add send jobs; later ones see the mark.
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for update;
+    update tenancy.tenants as tenant
+       set removing_since = v_now
+     where tenant.id = p_tenant_id
+       and tenant.removing_since is null;
+    -- Without keys no request can act for the tenant.
+    delete from tenancy.api_keys as key where key.tenant_id = p_tenant_id;
+    update jobs.schedules as schedule
+       set enabled = false
+     where schedule.tenant_id = p_tenant_id
+       and schedule.enabled;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.begin_removal(p_tenant_id uuid) IS 'Marks a tenant as being removed: its rows may be deleted, it gets no send jobs, and its accounts take no webhooks. Deletes its API keys and disables its schedules. Repeating the call changes nothing.';
 
 CREATE FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(state text, status smallint, location text, body text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7520,6 +8361,31 @@ $$;
 
 COMMENT ON FUNCTION tenancy.enrol(p_actor text) IS 'Begins the first epoch, if there is none. If several processes start at once, one of them does it.';
 
+CREATE FUNCTION tenancy.finish_removal(p_tenant_id uuid, p_tables text[], p_actor text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_table text;
+    v_more bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    -- A row that another session adds refers to the tenant, directly or through other rows, and waits for this lock.
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id for update;
+    foreach v_table in array p_tables loop
+        loop
+            v_more := tenancy.remove_rows(p_tenant_id, v_table, 1000);
+            exit when v_more = 0;
+        end loop;
+    end loop;
+    delete from tenancy.tenants as tenant where tenant.id = p_tenant_id;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject)
+    values (tenancy.system_tenant_id(), p_actor, 'tenant.removed', 'tenant:' || p_tenant_id);
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.finish_removal(p_tenant_id uuid, p_tables text[], p_actor text) IS 'Deletes the last rows of a tenant that is being removed, in the order of p_tables, and the tenant itself, in one transaction. The audit log of the system tenant records the id.';
+
 CREATE FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7655,6 +8521,24 @@ CREATE FUNCTION tenancy.master_key_check() RETURNS bytea
 $$;
 
 COMMENT ON FUNCTION tenancy.master_key_check() IS 'Returns the check value of the registered master key, or null before a key is registered.';
+
+CREATE FUNCTION tenancy.new_hmac_key(OUT key bytea, OUT inner_pad bytea, OUT outer_pad bytea) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    -- Each UUID contributes 122 bits of cryptographically strong randomness.
+    key := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    inner_pad := decode(repeat('36', 64), 'hex');
+    outer_pad := decode(repeat('5c', 64), 'hex');
+    for n in 0..31 loop
+        inner_pad := set_byte(inner_pad, n, get_byte(inner_pad, n) # get_byte(key, n));
+        outer_pad := set_byte(outer_pad, n, get_byte(outer_pad, n) # get_byte(key, n));
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.new_hmac_key(OUT key bytea, OUT inner_pad bytea, OUT outer_pad bytea) IS 'Returns a random key of HMAC-SHA256 with its two padded blocks.';
 
 CREATE FUNCTION tenancy.note_new_secret() RETURNS trigger
     LANGUAGE plpgsql
@@ -7823,7 +8707,8 @@ begin
                             where not exists (select
                                                 from execution.channel_outbox as item
                                                where item.tenant_id = wanted.tenant_id
-                                                 and item.id = wanted.id)),
+                                                 and item.id = wanted.id)
+                              and not tenancy.was_deleted(wanted.tenant_id, wanted.id)),
                array(select other.process
                        from tenancy.process_marks as other
                       where other.epoch_id = epoch.id
@@ -7843,6 +8728,330 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) IS 'Returns the facts that a process compares with its witness: the newest epoch, the refusal, the log position, its own mark, whether the epoch and the reservations that it knows exist, and the processes that have not confirmed the current timeline.';
+
+CREATE FUNCTION tenancy.read_overview(p_tenant_id uuid, p_stuck_after integer, p_without_person text[]) RETURNS TABLE(at timestamp with time zone, phases_not_started bigint, phases_in_progress bigint, phases_paused bigint, phases_failed bigint, phases_oldest_failed_seconds double precision, items_in_flight bigint, items_begun bigint, items_in_doubt bigint, items_in_doubt_for_person bigint, items_oldest_doubt_seconds double precision, doubted_campaigns uuid[], doubts_by_campaign bigint[], jobs_waiting bigint, jobs_locked bigint, jobs_oldest_lock_seconds double precision, jobs_put_off bigint, accounts_total bigint, accounts_circuit_open bigint, accounts_waiting bigint, replies_pending bigint, replies_due bigint, replies_retrying bigint, replies_in_doubt bigint, replies_oldest_seconds double precision, replies_unsent bigint, replies_dead bigint, replies_oldest_dead_seconds double precision, messages_unfinished bigint, messages_dispatch_failed bigint, messages_oldest_failed_seconds double precision, events_pending bigint, events_stuck bigint, events_oldest_ready_seconds double precision, job_runs_running bigint, job_runs_waiting bigint, job_runs_retry_pending bigint, job_runs_unfinished bigint, job_runs_failed_24h bigint, job_runs_retried_24h bigint, job_runs_total_24h bigint, job_runs_long_running bigint, schedules_enabled bigint, schedules_overdue_seconds double precision, schedules_firings_waiting bigint, sync_errors bigint, oldest_sync_error_seconds double precision, alerts bigint, decision_cards bigint, oldest_decision_card_seconds double precision, newest_run timestamp with time zone, newest_campaign timestamp with time zone, newest_message timestamp with time zone, newest_event bigint, newest_job_run timestamp with time zone, account_changed timestamp with time zone, schedule_changed timestamp with time zone, alert_changed timestamp with time zone, card_changed timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := now();
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with doubt as materialized (
+            select doubt.campaign_id,
+                   doubt.in_doubt_since,
+                   doubt.is_for_person or not doubt.provider = any (p_without_person) as is_for_person
+              from execution.doubts as doubt
+             where doubt.tenant_id = p_tenant_id
+             limit 10000
+        ), by_campaign as (
+            select doubt.campaign_id, count(*) as doubts
+              from doubt
+             group by doubt.campaign_id
+             order by count(*) desc, doubt.campaign_id
+             limit 50
+        ), begun as (
+            select item.status, item.in_doubt_since
+              from (select job.id
+                      from execution.job_queue as job
+                     where job.tenant_id = p_tenant_id
+                       and job.status = 'locked'
+                     order by job.locked_at
+                     limit 10000) as job
+                   -- One index lookup per job: a join could read every item of the tenant.
+                   cross join lateral (
+                       select item.status, item.in_doubt_since
+                         from execution.channel_outbox as item
+                        where item.tenant_id = p_tenant_id
+                          and item.job_id = job.id
+                       offset 0
+                   ) as item
+             limit 10000
+        ), reply as (
+            select reply.status, reply.next_attempt_at, reply.attempt_count, reply.in_doubt_since, reply.created_at
+              from channels.channel_outbox as reply
+             where reply.tenant_id = p_tenant_id
+               and reply.status in ('pending', 'sending')
+             order by reply.account_id
+             limit 10000
+        ), rules as (
+            -- The first schedule of detect-alerts sets when a job run takes too long.
+            select v_now - interval '1 minute' * least(coalesce(
+                       (select case when jsonb_typeof(schedule.input -> 'running_minutes_max') = 'number'
+                                    then (schedule.input ->> 'running_minutes_max')::double precision
+                               end
+                          from jobs.schedules as schedule
+                         where schedule.tenant_id = p_tenant_id
+                           and schedule.function_name = 'detect-alerts'
+                         order by schedule.id
+                         limit 1), 30), 100000000) as long_before
+        ), recent_run as (
+            select run.status, run.retry_count
+              from jobs.job_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.created_at > v_now - interval '24 hours'
+             order by run.created_at desc
+             limit 10000
+        ), held_run as (
+            select run.started_at
+              from jobs.job_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.heartbeat_at is not null
+             order by run.heartbeat_at
+             limit 10000
+        ), waiting_run as (
+            select run.status, run.started_at
+              from jobs.job_runs as run
+             where run.tenant_id = p_tenant_id
+               and ((run.status = 'running' and run.locked_by is null) or run.retry_at is not null)
+             order by coalesce(run.retry_at, run.started_at)
+             limit 10000
+        ), schedule as (
+            select schedule.enabled, schedule.next_fire_at, schedule.updated_at
+              from jobs.schedules as schedule
+             where schedule.tenant_id = p_tenant_id
+             limit 10000
+        ), alert as (
+            select alert.updated_at
+              from jobs.alert_instances as alert
+             where alert.tenant_id = p_tenant_id
+               and alert.status in ('active', 'open', 'triggered')
+             limit 10000
+        ), card as (
+            select card.created_at, card.updated_at
+              from jobs.decision_cards as card
+             where card.tenant_id = p_tenant_id
+               and card.status in ('OPEN', 'IN_PROGRESS')
+             limit 10000
+        ), account as (
+            select account.updated_at
+              from tenancy.provider_accounts as account
+             where account.tenant_id = p_tenant_id
+             limit 10000
+        ), state as (
+            select state.circuit_open_until, state.wait_until
+              from execution.account_states as state
+             where state.tenant_id = p_tenant_id
+             limit 10000
+        )
+        select v_now,
+
+               (select count(*)
+                  from (select from execution.campaign_phases as phase
+                         where phase.tenant_id = p_tenant_id and phase.status = 'not_started' limit 10000) as counted),
+               (select count(*)
+                  from (select from execution.campaign_phases as phase
+                         where phase.tenant_id = p_tenant_id and phase.status = 'in_progress' limit 10000) as counted),
+               (select count(*)
+                  from (select from execution.campaign_phases as phase
+                         where phase.tenant_id = p_tenant_id and phase.status = 'paused' limit 10000) as counted),
+               failed.phases,
+               failed.oldest_seconds,
+
+               items.in_flight,
+               items.counted,
+               doubts.counted,
+               doubts.for_person,
+               doubts.oldest_seconds,
+               array(select by_campaign.campaign_id from by_campaign),
+               array(select by_campaign.doubts from by_campaign),
+
+               (select count(*)
+                  from (select from execution.job_queue as job
+                         where job.tenant_id = p_tenant_id and job.status = 'queued' and job.run_after <= v_now
+                         order by job.run_after
+                         limit 10000) as counted),
+               locked.jobs,
+               locked.oldest_seconds,
+               (select count(*)
+                  from (select from execution.job_queue as job
+                         where job.tenant_id = p_tenant_id and job.status = 'queued' and job.run_after > v_now
+                         order by job.run_after
+                         limit 10000) as counted)
+               + (select count(*)
+                    from (select from execution.job_queue as job
+                           where job.tenant_id = p_tenant_id and job.status = 'failed'
+                           order by job.run_after
+                           limit 10000) as counted),
+
+               (select count(*) from account),
+               (select count(*) from state where state.circuit_open_until is not null),
+               (select count(*) from state where state.wait_until > v_now),
+
+               replies.pending,
+               replies.due,
+               replies.retrying,
+               replies.in_doubt,
+               replies.oldest_seconds,
+               replies.counted,
+               (select count(*)
+                  from (select from channels.channel_outbox as reply
+                         where reply.tenant_id = p_tenant_id and reply.status = 'dead'
+                         order by reply.updated_at
+                         limit 10000) as counted),
+               (select extract(epoch from v_now - reply.updated_at)::double precision
+                  from channels.channel_outbox as reply
+                 where reply.tenant_id = p_tenant_id
+                   and reply.status = 'dead'
+                 order by reply.updated_at
+                 limit 1),
+
+               (select count(*)
+                  from (select from channels.channel_messages as message
+                         where message.tenant_id = p_tenant_id and message.leased_until is not null
+                         order by message.leased_until
+                         limit 10000) as counted),
+               (select count(*)
+                  from (select from channels.channel_messages as message
+                         where message.tenant_id = p_tenant_id and message.status = 'dispatch_failed'
+                         order by message.id
+                         limit 10000) as counted),
+               (select extract(epoch from v_now - message.created_at)::double precision
+                  from channels.channel_messages as message
+                 where message.tenant_id = p_tenant_id
+                   and message.status = 'dispatch_failed'
+                 order by message.id
+                 limit 1),
+
+               (select count(*)
+                  from (select from m10_recovery.outbox as event
+                         where event.tenant_id = p_tenant_id
+                           and event.processed_at is null
+                         order by coalesce(event.process_after, '-infinity'::timestamptz)
+                         limit 10000) as counted),
+               (select count(*)
+                  from (select from m10_recovery.outbox as event
+                         where event.tenant_id = p_tenant_id
+                           and event.processed_at is null
+                           and event.retry_count > 0
+                           and event.retry_count > p_stuck_after
+                         order by event.retry_count
+                         limit 10000) as counted),
+               (select extract(epoch from v_now - coalesce(event.process_after, event.created_at))::double precision
+                  from m10_recovery.outbox as event
+                 where event.tenant_id = p_tenant_id
+                   and event.processed_at is null
+                   and coalesce(event.process_after, '-infinity'::timestamptz) <= v_now
+                   and (event.claimed_at is null or event.claimed_at < v_now - interval '5 minutes')
+                 order by coalesce(event.process_after, '-infinity'::timestamptz), event.id
+                 limit 1),
+
+               (select count(*) from held_run),
+               (select count(*) from waiting_run where waiting_run.status = 'running'),
+               (select count(*) from waiting_run where waiting_run.status = 'failed'),
+               (select count(*) from waiting_run),
+               recent.failed,
+               recent.retried,
+               recent.total,
+               (select count(*) from held_run, rules where held_run.started_at < rules.long_before)
+               + (select count(*) from waiting_run, rules
+                   where waiting_run.status = 'running'
+                     and waiting_run.started_at < rules.long_before),
+
+               (select count(*) from schedule where schedule.enabled),
+               (select extract(epoch from v_now - min(schedule.next_fire_at))::double precision
+                  from schedule
+                 where schedule.enabled
+                   and schedule.next_fire_at <= v_now),
+               (select count(*)
+                  from (select from jobs.schedule_firings as firing
+                         where firing.tenant_id = p_tenant_id and firing.outcome = 'waiting'
+                         order by firing.looked_at
+                         limit 10000) as counted),
+
+               (select count(*)
+                  from (select from jobs.sync_errors as error
+                         where error.tenant_id = p_tenant_id and not error.is_resolved
+                         order by error.id
+                         limit 10000) as counted),
+               (select extract(epoch from v_now - error.created_at)::double precision
+                  from jobs.sync_errors as error
+                 where error.tenant_id = p_tenant_id
+                   and not error.is_resolved
+                 order by error.id
+                 limit 1),
+               (select count(*) from alert),
+               cards.counted,
+               cards.oldest_seconds,
+
+               -- The newest row of each list. A reader of the stream is told that a list has changed when one of these has.
+               (select run.created_at
+                  from execution.campaign_runs as run
+                 where run.tenant_id = p_tenant_id
+                 order by run.created_at desc, run.id desc
+                 limit 1),
+               (select campaign.created_at
+                  from execution.campaigns as campaign
+                 where campaign.tenant_id = p_tenant_id
+                 order by campaign.created_at desc, campaign.id desc
+                 limit 1),
+               (select message.created_at
+                  from channels.channel_messages as message
+                 where message.tenant_id = p_tenant_id
+                 order by message.created_at desc
+                 limit 1),
+               (select event.id
+                  from m10_recovery.outbox as event
+                 where event.tenant_id = p_tenant_id
+                 order by event.id desc
+                 limit 1),
+               (select run.created_at
+                  from jobs.job_runs as run
+                 where run.tenant_id = p_tenant_id
+                 order by run.created_at desc
+                 limit 1),
+               (select max(account.updated_at) from account),
+               (select max(schedule.updated_at) from schedule),
+               (select max(alert.updated_at) from alert),
+               cards.changed
+          from (select count(*) as phases,
+                       extract(epoch from v_now - min(phase.updated_at))::double precision as oldest_seconds
+                  from (select phase.updated_at
+                          from execution.campaign_phases as phase
+                         where phase.tenant_id = p_tenant_id
+                           and phase.status = 'failed'
+                         limit 10000) as phase) as failed,
+               (select count(*) filter (where begun.status = 'queued' and begun.in_doubt_since is null) as in_flight,
+                       count(*) as counted
+                  from begun) as items,
+               (select count(*) as counted,
+                       count(*) filter (where doubt.is_for_person) as for_person,
+                       extract(epoch from v_now - min(doubt.in_doubt_since))::double precision as oldest_seconds
+                  from doubt) as doubts,
+               (select count(*) as jobs,
+                       extract(epoch from v_now - min(job.locked_at))::double precision as oldest_seconds
+                  from (select job.locked_at
+                          from execution.job_queue as job
+                         where job.tenant_id = p_tenant_id
+                           and job.status = 'locked'
+                         order by job.locked_at
+                         limit 10000) as job) as locked,
+               (select count(*) filter (where reply.status = 'pending') as pending,
+                       count(*) filter (where reply.status = 'pending' and reply.next_attempt_at <= v_now) as due,
+                       count(*) filter (where reply.attempt_count > 0) as retrying,
+                       count(*) filter (where reply.in_doubt_since is not null) as in_doubt,
+                       extract(epoch from v_now - min(reply.created_at))::double precision as oldest_seconds,
+                       count(*) as counted
+                  from reply) as replies,
+               (select count(*) filter (where recent_run.status = 'failed') as failed,
+                       count(*) filter (where recent_run.retry_count > 0) as retried,
+                       count(*) as total
+                  from recent_run) as recent,
+               (select count(*) as counted,
+                       extract(epoch from v_now - min(card.created_at))::double precision as oldest_seconds,
+                       max(card.updated_at) as changed
+                  from card) as cards;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.read_overview(p_tenant_id uuid, p_stuck_after integer, p_without_person text[]) IS 'Returns the numbers of a tenant''s overview in one row. No number reads more than 10,000 rows: it stops there. Ages are in seconds, and null where nothing waits. An event with more failures than p_stuck_after is stuck; doubts at the providers of p_without_person need no person. The columns from newest_run on show whether a list has changed.';
 
 CREATE FUNCTION tenancy.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -7887,6 +9096,37 @@ $$;
 
 COMMENT ON FUNCTION tenancy.refuse_removal_with_events() IS 'Trigger function: refuses to remove a tenant that has events. It stands in for a foreign key of the outbox.';
 
+CREATE FUNCTION tenancy.refuse_unless_erased_or_removed() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_old jsonb;
+    v_new jsonb;
+    v_is_erased boolean;
+begin
+    if tg_op = 'DELETE' then
+        if exists (select from tenancy.tenants as tenant where tenant.id = old.tenant_id and tenant.removing_since is not null) then
+            return old;
+        end if;
+    elsif exists (select from execution.erasures as erasure where erasure.tenant_id = old.tenant_id and erasure.at = now()) then
+        v_old := to_jsonb(old);
+        v_new := to_jsonb(new);
+        select coalesce(bool_and(v_new -> erasable.name = v_old -> erasable.name
+                                 or v_new -> erasable.name in ('null', '"erased"', '{}')), false)
+          into v_is_erased
+          from unnest(tg_argv[1:]) as erasable (name);
+        if v_is_erased and v_new - tg_argv[1:] = v_old - tg_argv[1:] then
+            return new;
+        end if;
+    end if;
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.refuse_unless_erased_or_removed() IS 'Trigger function: refuses the change, as refuse_change does, with two exceptions. A row may be deleted while its tenant is being removed. And the transaction that records an erasure of the tenant may set the columns that follow the reason in the trigger arguments to null, to `erased` or to an empty object.';
+
 CREATE FUNCTION tenancy.register_master_key(p_sealed_check bytea) RETURNS bytea
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7925,6 +9165,30 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Removes an account of the tenant. Returns false if there is no such account.';
+
+CREATE FUNCTION tenancy.remove_rows(p_tenant_id uuid, p_table text, p_limit integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    v_removed bigint;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from tenancy.tenant_tables() as known where known.name = p_table) then
+        raise exception '% is not a table with a tenant_id', p_table using errcode = 'invalid_parameter_value';
+    end if;
+    if not exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null) then
+        raise exception 'tenant % is not being removed', p_tenant_id using errcode = 'invalid_parameter_value';
+    end if;
+    execute format('delete from %s where tenant_id = $1 and ctid = any (array(select ctid from %s where tenant_id = $1 limit $2))',
+                   p_table::regclass, p_table::regclass)
+      using p_tenant_id, p_limit;
+    get diagnostics v_removed = row_count;
+    return v_removed;
+end
+$_$;
+
+COMMENT ON FUNCTION tenancy.remove_rows(p_tenant_id uuid, p_table text, p_limit integer) IS 'Deletes up to p_limit rows of a tenant that is being removed from one table. Returns the number of deleted rows.';
 
 CREATE FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8276,6 +9540,26 @@ $$;
 
 COMMENT ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) IS 'Records that the database lacks something that a process saw committed. From then on no process sends before the database is adopted.';
 
+CREATE FUNCTION tenancy.tenant_tables() RETURNS TABLE(name text, referenced_by text[])
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select class.oid::regclass::text,
+           array(select distinct fk.conrelid::regclass::text
+                   from pg_constraint as fk
+                  where fk.contype = 'f'
+                    and fk.confrelid = class.oid
+                    and fk.conrelid <> class.oid)
+      from pg_class as class
+     where class.relkind in ('r', 'p')
+       and class.relnamespace in (select schema.oid from pg_namespace as schema where schema.nspowner = 'postrider_owner'::regrole)
+       and exists (select from pg_attribute as tenant
+                    where tenant.attrelid = class.oid and tenant.attname = 'tenant_id' and not tenant.attisdropped)
+     order by 1
+$$;
+
+COMMENT ON FUNCTION tenancy.tenant_tables() IS 'Returns the tables that have a tenant_id, as the catalog knows them, with the tables whose foreign keys refer to them.';
+
 CREATE FUNCTION tenancy.tenants_with_old_requests() RETURNS SETOF uuid
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8342,6 +9626,26 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) IS 'Deletes the login code with this hash and returns its API key, with the name for the session. Returns no row if the code is unknown, was used, or has expired, or if the key is not active.';
+
+CREATE FUNCTION tenancy.was_deleted(p_tenant_id uuid, p_item_id uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select exists (select
+                     from tenancy.audit_log as line
+                    where line.tenant_id = tenancy.system_tenant_id()
+                      and line.subject = 'tenant:' || p_tenant_id
+                      and line.action = 'tenant.removed')
+           or exists (select
+                        from execution.run_archives as archive
+                             join execution.campaign_runs as run
+                               on run.tenant_id = archive.tenant_id and run.id = archive.run_id
+                       where archive.tenant_id = p_tenant_id
+                         and run.finished_at + interval '1 hour'
+                             > to_timestamp(('x' || left(replace(p_item_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0))
+$$;
+
+COMMENT ON FUNCTION tenancy.was_deleted(p_tenant_id uuid, p_item_id uuid) IS 'Whether the database may lack this item because its run was archived or its tenant removed, and not because the database is a restored copy. Clocks may differ by an hour.';
 
 CREATE TABLE channels.channel_executors (
     id uuid NOT NULL,
@@ -8639,7 +9943,7 @@ ALTER TABLE ONLY execution.campaign_runs ALTER COLUMN tenant_id SET STATISTICS 0
 
 ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted.';
+COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; run_archives has those whose jobs and items were.';
 
 CREATE TABLE execution.campaigns (
     id uuid NOT NULL,
@@ -8691,7 +9995,7 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_
 
 ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is never deleted.';
+COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is deleted only with its archived run, after the jobs that could reserve its key.';
 
 CREATE TABLE execution.claim_order (
     tenant_id uuid NOT NULL,
@@ -8714,7 +10018,9 @@ CREATE TABLE execution.doubts (
     held_until timestamp with time zone,
     repeated_at timestamp with time zone,
     is_for_person boolean DEFAULT false NOT NULL,
-    note text
+    note text,
+    campaign_id uuid NOT NULL,
+    in_doubt_since timestamp with time zone NOT NULL
 )
 WITH (fillfactor='70');
 ALTER TABLE ONLY execution.doubts ALTER COLUMN tenant_id SET STATISTICS 0;
@@ -8722,6 +10028,20 @@ ALTER TABLE ONLY execution.doubts ALTER COLUMN tenant_id SET STATISTICS 0;
 ALTER TABLE ONLY execution.doubts FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.doubts IS 'One row per item in doubt, for as long as it is in doubt: the resolver that holds it, the time of the next look, and the findings so far. looks counts the claims and is the fencing token of a claim.';
+
+CREATE TABLE execution.erasures (
+    tenant_id uuid NOT NULL,
+    lead_id uuid NOT NULL,
+    at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    items bigint NOT NULL,
+    messages bigint NOT NULL,
+    CONSTRAINT erasures_actor_is_named CHECK ((btrim(actor) <> ''::text))
+);
+
+ALTER TABLE ONLY execution.erasures FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.erasures IS 'One row per erased lead. The guards of other tables let the transaction that adds the row remove the person''s data, and no other. The rows never change.';
 
 CREATE TABLE execution.job_queue (
     id uuid NOT NULL,
@@ -8758,7 +10078,7 @@ WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze
 
 ALTER TABLE ONLY execution.job_queue FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.job_queue IS 'Send jobs: a send job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the send job must bring to an end, so that a missing item is found. Send jobs are never deleted.';
+COMMENT ON TABLE execution.job_queue IS 'Send jobs: a send job is a batch of a run''s items, and one worker holds it at a time. item_ids are the items that the send job must bring to an end, so that a missing item is found. Send jobs are deleted only with their archived run.';
 
 CREATE UNLOGGED TABLE execution.lead_intake (
     intake uuid NOT NULL,
@@ -8813,9 +10133,13 @@ CREATE TABLE execution.leads (
     suppression_reason text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    erasing_since timestamp with time zone,
+    erased_at timestamp with time zone,
     CONSTRAINT leads_addresses_are_short CHECK (((octet_length(email) <= 320) AND (octet_length(phone) <= 32) AND (octet_length(external_id) <= 255) AND (octet_length(timezone) <= 64))),
     CONSTRAINT leads_addresses_fit_in_a_header CHECK ((((COALESCE(email, ''::text) || COALESCE(phone, ''::text)) || COALESCE(timezone, ''::text)) !~ '[[:cntrl:]]'::text)),
     CONSTRAINT leads_attributes_are_a_small_object CHECK (((jsonb_typeof(attributes) = 'object'::text) AND (octet_length((attributes)::text) <= 8192))),
+    CONSTRAINT leads_being_erased_are_suppressed CHECK (((erasing_since IS NULL) OR (suppressed_at IS NOT NULL))),
+    CONSTRAINT leads_erased_have_no_data CHECK (((erased_at IS NULL) OR ((erasing_since IS NOT NULL) AND (identity = ('erased:'::text || (id)::text)) AND (suppression_reason = 'erased'::text) AND (external_id IS NULL) AND (email IS NULL) AND (phone IS NULL) AND (timezone IS NULL) AND (attributes = '{}'::jsonb)))),
     CONSTRAINT leads_identity_is_given CHECK (((identity <> ''::text) AND (octet_length(identity) <= 400))),
     CONSTRAINT leads_suppression_has_a_reason CHECK (((suppressed_at IS NULL) = (suppression_reason IS NULL)))
 );
@@ -8823,7 +10147,7 @@ ALTER TABLE ONLY execution.leads ALTER COLUMN tenant_id SET STATISTICS 0;
 
 ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.leads IS 'People whom campaigns address. A lead keeps its id and identity for ever; a suppressed lead gets no more messages.';
+COMMENT ON TABLE execution.leads IS 'People whom campaigns address. A lead keeps its id for ever, and its identity until it is erased; a suppressed lead gets no more messages. An erased lead has no data, and its row never changes again.';
 
 CREATE TABLE execution.provider_callbacks (
     tenant_id uuid NOT NULL,
@@ -8838,7 +10162,50 @@ CREATE TABLE execution.provider_callbacks (
 
 ALTER TABLE ONLY execution.provider_callbacks FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.provider_callbacks IS 'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change.';
+COMMENT ON TABLE execution.provider_callbacks IS 'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change; they are deleted with their archived run, or when the person of the item is erased.';
+
+CREATE TABLE execution.run_archives (
+    tenant_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    archived_at timestamp with time zone DEFAULT now() NOT NULL,
+    removed_at timestamp with time zone,
+    exported_to text,
+    jobs_completed bigint NOT NULL,
+    jobs_dead bigint NOT NULL,
+    sent bigint NOT NULL,
+    called bigint NOT NULL,
+    posted bigint NOT NULL,
+    failed bigint NOT NULL,
+    skipped bigint NOT NULL,
+    missing bigint NOT NULL
+);
+
+ALTER TABLE ONLY execution.run_archives FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.run_archives IS 'One row per run whose jobs and items retention deletes, with the counts of its launch certificate. The guards let rows of these runs be deleted, and refuse every new job of them, so no key of them can be reserved again.';
+
+CREATE TABLE execution.suppressed_addresses (
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    suppressed_at timestamp with time zone NOT NULL,
+    CONSTRAINT suppressed_addresses_are_hashes CHECK ((octet_length(hash) = 32))
+);
+
+ALTER TABLE ONLY execution.suppressed_addresses FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.suppressed_addresses IS 'HMACs of the addresses of erased people who were suppressed: an import suppresses a lead that has one of them. Only the owner role reads this table.';
+
+CREATE TABLE execution.suppression_keys (
+    tenant_id uuid NOT NULL,
+    inner_pad bytea NOT NULL,
+    outer_pad bytea NOT NULL,
+    CONSTRAINT suppression_keys_have_the_size_of_sha256 CHECK (((octet_length(inner_pad) = 64) AND (octet_length(outer_pad) = 64)))
+);
+
+ALTER TABLE ONLY execution.suppression_keys FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.suppression_keys IS 'One random HMAC key per tenant that has erased a suppressed person. Only the owner role reads this table.';
 
 CREATE TABLE jobs.alert_instances (
     id uuid DEFAULT jobs.new_id() NOT NULL,
@@ -9366,6 +10733,7 @@ CREATE TABLE tenancy.tenants (
     id uuid NOT NULL,
     name text NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    removing_since timestamp with time zone,
     CONSTRAINT tenants_id_is_not_the_servers CHECK ((id <> '00000000-0000-0000-0000-000000000000'::uuid)),
     CONSTRAINT tenants_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255)))
 );
@@ -9465,6 +10833,9 @@ ALTER TABLE ONLY execution.claim_order
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
 
+ALTER TABLE ONLY execution.erasures
+    ADD CONSTRAINT erasures_pkey PRIMARY KEY (tenant_id, lead_id);
+
 ALTER TABLE ONLY execution.job_queue
     ADD CONSTRAINT job_queue_pkey PRIMARY KEY (tenant_id, id);
 
@@ -9479,6 +10850,15 @@ ALTER TABLE ONLY execution.leads
 
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
+
+ALTER TABLE ONLY execution.run_archives
+    ADD CONSTRAINT run_archives_pkey PRIMARY KEY (tenant_id, run_id);
+
+ALTER TABLE ONLY execution.suppressed_addresses
+    ADD CONSTRAINT suppressed_addresses_pkey PRIMARY KEY (tenant_id, workspace_id, hash);
+
+ALTER TABLE ONLY execution.suppression_keys
+    ADD CONSTRAINT suppression_keys_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY jobs.alert_instances
     ADD CONSTRAINT alert_instances_pkey PRIMARY KEY (tenant_id, id);
@@ -9608,6 +10988,8 @@ CREATE INDEX campaign_phases_due ON execution.campaign_phases USING btree (tenan
 
 CREATE INDEX campaign_phases_reported ON execution.campaign_phases USING btree (tenant_id, id) WHERE (progress_reported IS NOT NULL);
 
+CREATE INDEX campaign_phases_unfinished ON execution.campaign_phases USING btree (tenant_id, status) WHERE (status <> 'completed'::text);
+
 CREATE INDEX campaign_runs_by_age ON execution.campaign_runs USING btree (tenant_id, created_at, id);
 
 CREATE INDEX campaign_runs_by_campaign ON execution.campaign_runs USING btree (tenant_id, campaign_id, created_at);
@@ -9626,13 +11008,15 @@ CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at)
 
 CREATE INDEX doubts_due_of_tenant ON execution.doubts USING btree (tenant_id, next_look_at) WHERE (NOT is_for_person);
 
+CREATE INDEX erasures_by_time ON execution.erasures USING btree (at, tenant_id);
+
 CREATE INDEX idx_channel_outbox_run_id ON execution.channel_outbox USING btree (run_id);
 
 CREATE INDEX job_queue_by_run ON execution.job_queue USING btree (run_id, tenant_id, "position");
 
 CREATE INDEX job_queue_left ON execution.job_queue USING btree (run_id, tenant_id, run_after, id) WHERE (status = ANY (ARRAY['queued'::text, 'locked'::text, 'failed'::text]));
 
-CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at) WHERE (status = 'locked'::text);
+CREATE INDEX job_queue_locked ON execution.job_queue USING btree (locked_at, tenant_id) WHERE (status = 'locked'::text);
 
 CREATE INDEX job_queue_retries ON execution.job_queue USING btree (run_after) WHERE (status = 'failed'::text);
 
@@ -9702,9 +11086,9 @@ CREATE UNIQUE INDEX unique_alert_instance ON jobs.alert_instances USING btree (t
 
 CREATE UNIQUE INDEX unique_decision_card ON jobs.decision_cards USING btree (tenant_id, alert_instance_id, metric_code, period_start) NULLS NOT DISTINCT WHERE (status = ANY (ARRAY['OPEN'::text, 'IN_PROGRESS'::text]));
 
-CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
+CREATE INDEX outbox_failed_before ON m10_recovery.outbox USING btree (retry_count, id, tenant_id) WHERE ((processed_at IS NULL) AND (retry_count > 0));
 
-CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id) WHERE (processed_at IS NULL);
+CREATE INDEX outbox_ready_to_claim ON m10_recovery.outbox USING btree (COALESCE(process_after, '-infinity'::timestamp with time zone), id, tenant_id) WHERE (processed_at IS NULL);
 
 CREATE INDEX audit_log_by_subject ON tenancy.audit_log USING btree (tenant_id, subject, id);
 
@@ -9720,7 +11104,7 @@ CREATE TRIGGER channel_executors_are_sealed_under_one_key BEFORE INSERT ON chann
 
 CREATE TRIGGER channel_executors_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON channels.channel_executors FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
-CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a received message stays as it was written');
+CREATE TRIGGER channel_messages_are_facts BEFORE UPDATE OF id, tenant_id, account_id, provider, provider_message_id, sender_id, recipient_id, thread, text, correlation_id, created_at ON channels.channel_messages FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a received message stays as it was written', 'sender_id', 'thread', 'text', 'user_id', 'last_error');
 
 CREATE TRIGGER channel_messages_are_never_emptied BEFORE TRUNCATE ON channels.channel_messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('messages are removed by prune_messages, once they are over');
 
@@ -9728,15 +11112,15 @@ CREATE TRIGGER channel_messages_change_as_they_may BEFORE UPDATE OF status ON ch
 
 CREATE TRIGGER channel_messages_executed_have_a_reply BEFORE INSERT OR UPDATE OF status ON channels.channel_messages FOR EACH ROW WHEN ((new.status = 'executed'::text)) EXECUTE FUNCTION channels.require_reply();
 
-CREATE TRIGGER channel_messages_open_ones_are_kept BEFORE DELETE ON channels.channel_messages FOR EACH ROW WHEN (((old.status = 'accepted'::text) OR (old.leased_until IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a message that is being executed cannot be removed');
+CREATE TRIGGER channel_messages_open_ones_are_kept BEFORE DELETE ON channels.channel_messages FOR EACH ROW WHEN (((old.status = 'accepted'::text) OR (old.leased_until IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a message that is being executed cannot be removed');
 
 CREATE TRIGGER channel_outbox_changes_as_it_may BEFORE UPDATE OF status ON channels.channel_outbox FOR EACH ROW WHEN (((old.status <> new.status) AND ((((((old.status <> 'pending'::text) OR (new.status <> 'sending'::text)) AND ((old.status <> 'sending'::text) OR (new.status <> 'sent'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'pending'::text))) AND ((old.status <> 'sending'::text) OR (new.status <> 'dead'::text))) AND ((old.status <> 'dead'::text) OR (new.status <> 'pending'::text))))) EXECUTE FUNCTION tenancy.refuse_change('a reply goes from pending to sending, and from there to sent, pending or dead; what was sent stays sent');
 
 CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON channels.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('replies are removed by prune_messages, once they are over');
 
-CREATE TRIGGER channel_outbox_nothing_accepted_is_lost BEFORE DELETE ON channels.channel_outbox FOR EACH ROW WHEN ((old.status = ANY (ARRAY['pending'::text, 'sending'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a reply that is on its way cannot be removed');
+CREATE TRIGGER channel_outbox_nothing_accepted_is_lost BEFORE DELETE ON channels.channel_outbox FOR EACH ROW WHEN ((old.status = ANY (ARRAY['pending'::text, 'sending'::text]))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reply that is on its way cannot be removed');
 
-CREATE TRIGGER channel_outbox_replies_are_facts BEFORE UPDATE OF id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id, created_at ON channels.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reply stays as it was made');
+CREATE TRIGGER channel_outbox_replies_are_facts BEFORE UPDATE OF id, tenant_id, channel_message_id, account_id, provider, recipient_id, payload, correlation_id, created_at ON channels.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reply stays as it was made', 'recipient_id', 'payload', 'last_error', 'delivery_error');
 
 CREATE TRIGGER sink_sets_are_facts BEFORE DELETE OR UPDATE ON events.sink_sets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a registered set of sinks stays as it was registered');
 
@@ -9744,9 +11128,9 @@ CREATE TRIGGER sink_sets_are_never_emptied BEFORE TRUNCATE ON events.sink_sets F
 
 CREATE TRIGGER assets_are_never_emptied BEFORE TRUNCATE ON execution.assets FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
 
-CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a version of an asset never changes; create the next one');
+CREATE TRIGGER assets_never_change BEFORE DELETE OR UPDATE ON execution.assets FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a version of an asset never changes; create the next one');
 
-CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON execution.campaign_audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+CREATE TRIGGER campaign_audit_log_is_append_only BEFORE DELETE OR UPDATE ON execution.campaign_audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('the audit log is append-only', 'note');
 
 CREATE TRIGGER campaign_audit_log_is_never_emptied BEFORE TRUNCATE ON execution.campaign_audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
@@ -9754,7 +11138,7 @@ CREATE TRIGGER campaign_events_are_facts BEFORE UPDATE ON execution.campaign_eve
 
 CREATE TRIGGER campaign_events_are_never_emptied BEFORE TRUNCATE ON execution.campaign_events FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('an event of a campaign never changes');
 
-CREATE TRIGGER campaign_events_stay_for_an_hour BEFORE DELETE ON execution.campaign_events FOR EACH ROW WHEN ((old.at > (now() - '01:00:00'::interval))) EXECUTE FUNCTION tenancy.refuse_change('readers may still ask for it');
+CREATE TRIGGER campaign_events_stay_for_an_hour BEFORE DELETE ON execution.campaign_events FOR EACH ROW WHEN ((old.at > (now() - '01:00:00'::interval))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('readers may still ask for it');
 
 CREATE TRIGGER campaign_phases_change_as_the_table_says BEFORE UPDATE OF status ON execution.campaign_phases FOR EACH ROW WHEN (((((((((old.status <> 'not_started'::text) OR (new.status <> 'in_progress'::text)) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'paused'::text))) AND ((old.status <> 'paused'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'in_progress'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'completed'::text) OR (new.status <> 'in_progress'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'in_progress'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a phase does not change like this');
 
@@ -9762,7 +11146,7 @@ CREATE TRIGGER campaign_runs_are_facts BEFORE UPDATE OF id, tenant_id, workspace
 
 CREATE TRIGGER campaign_runs_are_never_emptied BEFORE TRUNCATE ON execution.campaign_runs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('campaign runs are never removed');
 
-CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('campaign runs are never removed');
+CREATE TRIGGER campaign_runs_are_never_removed BEFORE DELETE ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('campaign runs are never removed');
 
 CREATE TRIGGER campaign_runs_causes_are_facts BEFORE UPDATE OF cause, number ON execution.campaign_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a deployed run never changes');
 
@@ -9774,31 +11158,49 @@ CREATE TRIGGER channel_outbox_doubts_are_followed AFTER UPDATE ON execution.chan
 
 CREATE TRIGGER channel_outbox_doubts_end_with_the_item AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
 
-CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_change('an item that has ended never changes; sending again is a new run');
+CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('an item that has ended never changes; sending again is a new run', 'recipient', 'error', 'message_hash');
 
 CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
 
-CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
+CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION execution.refuse_unless_archived('a key that was used stays used');
 
 CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 
-CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a reservation stays as it was made');
+CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
+CREATE TRIGGER erasures_are_facts BEFORE DELETE OR UPDATE ON execution.erasures FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('what was erased stays recorded');
+
+CREATE TRIGGER erasures_are_never_emptied BEFORE TRUNCATE ON execution.erasures FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('what was erased stays recorded');
+
 CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a send job does not change like this');
 
-CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_change('a send job that has ended never changes');
+CREATE TRIGGER job_queue_ends_are_final BEFORE UPDATE ON execution.job_queue FOR EACH ROW WHEN ((old.status = ANY (ARRAY['completed'::text, 'dead'::text]))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a send job that has ended never changes', 'last_error');
+
+CREATE TRIGGER job_queue_has_none_of_archived_runs BEFORE INSERT ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION execution.refuse_jobs_of_archived_runs();
 
 CREATE TRIGGER job_queue_intentions_are_facts BEFORE UPDATE OF id, tenant_id, workspace_id, run_id, "position", job_type, item_ids, max_attempts, created_at ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the items and limits of a send job never change');
 
 CREATE TRIGGER job_queue_is_never_emptied BEFORE TRUNCATE ON execution.job_queue FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('send jobs are never removed');
 
-CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('send jobs are never removed');
+CREATE TRIGGER job_queue_is_never_removed_from BEFORE DELETE ON execution.job_queue FOR EACH ROW EXECUTE FUNCTION execution.refuse_unless_archived('send jobs are never removed');
 
-CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR (old.identity <> new.identity))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
+CREATE TRIGGER leads_erased_are_final BEFORE UPDATE ON execution.leads FOR EACH ROW WHEN ((old.erased_at IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_change('a lead that was erased never changes');
 
-CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('a provider''s report never changes');
+CREATE TRIGGER leads_erasures_are_recorded BEFORE UPDATE OF erased_at ON execution.leads FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION execution.require_erasure();
+
+CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR ((old.identity <> new.identity) AND (NOT ((old.erasing_since IS NOT NULL) AND (old.erased_at IS NULL) AND (new.erased_at IS NOT NULL)))))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
+
+CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION execution.refuse_change_of_callback('a provider''s report never changes');
+
+CREATE TRIGGER run_archives_are_facts BEFORE UPDATE ON execution.run_archives FOR EACH ROW WHEN (((old.removed_at IS NOT NULL) OR (new.removed_at IS NULL) OR ((((((((((((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.run_id IS DISTINCT FROM new.run_id)) OR (old.archived_at IS DISTINCT FROM new.archived_at)) OR (old.exported_to IS DISTINCT FROM new.exported_to)) OR (old.jobs_completed IS DISTINCT FROM new.jobs_completed)) OR (old.jobs_dead IS DISTINCT FROM new.jobs_dead)) OR (old.sent IS DISTINCT FROM new.sent)) OR (old.called IS DISTINCT FROM new.called)) OR (old.posted IS DISTINCT FROM new.posted)) OR (old.failed IS DISTINCT FROM new.failed)) OR (old.skipped IS DISTINCT FROM new.skipped)) OR (old.missing IS DISTINCT FROM new.missing)))) EXECUTE FUNCTION tenancy.refuse_change('a certificate stays as it was written');
+
+CREATE TRIGGER run_archives_are_never_emptied BEFORE TRUNCATE ON execution.run_archives FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a certificate stays as it was written');
+
+CREATE TRIGGER run_archives_are_never_removed BEFORE DELETE ON execution.run_archives FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a certificate stays as it was written');
+
+CREATE TRIGGER run_archives_are_of_ended_runs BEFORE INSERT ON execution.run_archives FOR EACH ROW EXECUTE FUNCTION execution.refuse_unless_launched();
 
 CREATE TRIGGER alert_instances_are_facts BEFORE UPDATE OF id, tenant_id, alert_config_id, external_object_id, created_at ON jobs.alert_instances FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('an alert stays about what it was raised for');
 
@@ -9812,7 +11214,7 @@ CREATE TRIGGER functions_are_sealed_under_one_key BEFORE INSERT ON jobs.function
 
 CREATE TRIGGER functions_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON jobs.functions FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
-CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_change('a run that is not over cannot be removed');
+CREATE TRIGGER job_runs_active_ones_are_kept BEFORE DELETE ON jobs.job_runs FOR EACH ROW WHEN (((old.status = 'running'::text) OR (old.retry_at IS NOT NULL))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a run that is not over cannot be removed');
 
 CREATE TRIGGER job_runs_are_facts BEFORE UPDATE OF id, tenant_id, function_name, lock_key, input_params, created_at, schedule_id, scheduled_for, grain, grain_start, is_forced ON jobs.job_runs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the input of a job run never changes');
 
@@ -9826,7 +11228,7 @@ CREATE TRIGGER schedule_firings_are_decided_once BEFORE UPDATE ON jobs.schedule_
 
 CREATE TRIGGER sync_errors_are_never_emptied BEFORE TRUNCATE ON jobs.sync_errors FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('errors are removed by prune_runs, once they are resolved');
 
-CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_change('an unresolved error cannot be removed');
+CREATE TRIGGER sync_errors_open_ones_are_kept BEFORE DELETE ON jobs.sync_errors FOR EACH ROW WHEN ((NOT old.is_resolved)) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('an unresolved error cannot be removed');
 
 CREATE TRIGGER sync_errors_resolved_for_ever BEFORE UPDATE ON jobs.sync_errors FOR EACH ROW WHEN (old.is_resolved) EXECUTE FUNCTION tenancy.refuse_change('a resolved dead letter never changes');
 
@@ -9840,7 +11242,7 @@ CREATE TRIGGER outbox_events_belong_to_a_tenant BEFORE INSERT ON m10_recovery.ou
 
 CREATE TRIGGER outbox_is_never_emptied BEFORE TRUNCATE ON m10_recovery.outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('events are removed by prune_outbox, once processed');
 
-CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_change('an event that is not processed cannot be removed');
+CREATE TRIGGER outbox_nothing_accepted_is_lost BEFORE DELETE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NULL)) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('an event that is not processed cannot be removed');
 
 CREATE TRIGGER outbox_processed_is_final BEFORE UPDATE ON m10_recovery.outbox FOR EACH ROW WHEN ((old.processed_at IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_change('a processed event never changes');
 
@@ -9848,7 +11250,7 @@ CREATE TRIGGER outbox_retries_count_from_zero BEFORE UPDATE OF retry_count ON m1
 
 CREATE TRIGGER api_keys_revoked_for_ever BEFORE UPDATE ON tenancy.api_keys FOR EACH ROW WHEN ((old.revoked_at IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_change('a revoked key stays as it is; create a new one');
 
-CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR UPDATE ON tenancy.audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
+CREATE TRIGGER audit_log_is_append_only BEFORE DELETE OR UPDATE ON tenancy.audit_log FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('the audit log is append-only', 'note');
 
 CREATE TRIGGER audit_log_is_never_emptied BEFORE TRUNCATE ON tenancy.audit_log FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the audit log is append-only');
 
@@ -9866,7 +11268,7 @@ CREATE TRIGGER provider_accounts_stay_sealed_under_one_key BEFORE UPDATE OF seal
 
 CREATE TRIGGER provider_accounts_stay_where_they_are BEFORE UPDATE OF id, tenant_id ON tenancy.provider_accounts FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id))) EXECUTE FUNCTION tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
-CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_change('a stored answer never changes');
+CREATE TRIGGER requests_answered_once BEFORE UPDATE ON tenancy.requests FOR EACH ROW WHEN (((old.status IS NOT NULL) OR (((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR (old.fingerprint IS DISTINCT FROM new.fingerprint)))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a stored answer never changes', 'body');
 
 CREATE TRIGGER tenants_are_never_emptied BEFORE TRUNCATE ON tenancy.tenants FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the system tenant is part of the installation');
 
@@ -9940,6 +11342,9 @@ ALTER TABLE ONLY execution.claim_order
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
+ALTER TABLE ONLY execution.erasures
+    ADD CONSTRAINT erasures_are_of_a_lead FOREIGN KEY (tenant_id, lead_id) REFERENCES execution.leads(tenant_id, id);
+
 ALTER TABLE ONLY execution.job_queue
     ADD CONSTRAINT job_queue_belongs_to_a_run FOREIGN KEY (tenant_id, run_id) REFERENCES execution.campaign_runs(tenant_id, id);
 
@@ -9957,6 +11362,15 @@ ALTER TABLE ONLY execution.leads
 
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
+ALTER TABLE ONLY execution.run_archives
+    ADD CONSTRAINT run_archives_are_of_a_run FOREIGN KEY (tenant_id, run_id) REFERENCES execution.campaign_runs(tenant_id, id);
+
+ALTER TABLE ONLY execution.suppressed_addresses
+    ADD CONSTRAINT suppressed_addresses_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.suppression_keys
+    ADD CONSTRAINT suppression_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
 ALTER TABLE ONLY jobs.alert_instances
     ADD CONSTRAINT alert_instances_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
@@ -10059,6 +11473,8 @@ ALTER TABLE execution.claim_order ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.doubts ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE execution.erasures ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE execution.job_queue ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
@@ -10087,6 +11503,8 @@ CREATE POLICY owner_passes ON execution.claim_order TO postrider_owner USING (tr
 
 CREATE POLICY owner_passes ON execution.doubts TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.erasures TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.job_queue TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.lead_list_members TO postrider_owner USING (true) WITH CHECK (true);
@@ -10097,7 +11515,19 @@ CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WI
 
 CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.run_archives TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.suppressed_addresses TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.suppression_keys TO postrider_owner USING (true) WITH CHECK (true);
+
 ALTER TABLE execution.provider_callbacks ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.run_archives ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.suppressed_addresses ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.suppression_keys ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY tenant_sees_its_own ON execution.account_states FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -10119,6 +11549,8 @@ CREATE POLICY tenant_sees_its_own ON execution.claim_order FOR SELECT TO postrid
 
 CREATE POLICY tenant_sees_its_own ON execution.doubts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON execution.erasures FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON execution.job_queue FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
@@ -10128,6 +11560,12 @@ CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postride
 CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.run_archives FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.suppressed_addresses FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.suppression_keys FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 ALTER TABLE jobs.alert_instances ENABLE ROW LEVEL SECURITY;
 
@@ -10380,10 +11818,18 @@ GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id big
 REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
 GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
@@ -10432,6 +11878,9 @@ REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_
 
 REVOKE ALL ON FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.erase_lead(p_tenant_id uuid, p_lead_id uuid, p_actor text, OUT is_known boolean, OUT erased_at timestamp with time zone, OUT items bigint, OUT messages bigint, OUT open_items bigint, OUT open_messages bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.erase_lead(p_tenant_id uuid, p_lead_id uuid, p_actor text, OUT is_known boolean, OUT erased_at timestamp with time zone, OUT items bigint, OUT messages bigint, OUT open_items bigint, OUT open_messages bigint) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_error text, p_retry_after interval) TO postrider_worker;
 
@@ -10439,6 +11888,10 @@ REVOKE ALL ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p
 
 REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) TO postrider_app;
+GRANT ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) FROM PUBLIC;
 
@@ -10454,6 +11907,8 @@ GRANT ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text,
 
 REVOKE ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) TO postrider_app;
@@ -10474,12 +11929,17 @@ GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
 REVOKE ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.note_counted_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric, p_run jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.note_event(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_type text, p_payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.note_progress(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_progress numeric) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
@@ -10495,6 +11955,9 @@ REVOKE ALL ON FUNCTION execution.phase_target(p_trigger text, p_from text) FROM 
 
 REVOKE ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.prune_campaign_events(p_tenant_id uuid, p_before timestamp with time zone, p_limit integer) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) TO postrider_worker;
@@ -10517,6 +11980,14 @@ GRANT ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_j
 REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
 
+REVOKE ALL ON FUNCTION execution.refuse_change_of_callback() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.refuse_jobs_of_archived_runs() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.refuse_unless_archived() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.refuse_unless_launched() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
@@ -10526,12 +11997,19 @@ GRANT ALL ON FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id 
 REVOKE ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.require_erasure() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.require_held(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.require_held_doubt(p_tenant_id uuid, p_outbox_id uuid, p_resolver_id text, p_look integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.run_counts(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) TO postrider_app;
@@ -10553,6 +12031,8 @@ REVOKE ALL ON FUNCTION execution.success_of(p_channel text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_app;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_workspace_id uuid, p_lead_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
@@ -10578,10 +12058,16 @@ GRANT ALL ON FUNCTION execution.tenants_with_due_progress(p_worker_id text) TO p
 REVOKE ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_old_history(p_before timestamp with time zone) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
@@ -10831,6 +12317,8 @@ GRANT ALL ON FUNCTION tenancy.authenticate_session(p_tenant_id uuid, p_token_has
 
 REVOKE ALL ON FUNCTION tenancy.begin_epoch(p_cause text, p_reason text, p_actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.begin_removal(p_tenant_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.begin_request(p_tenant_id uuid, p_key text, p_fingerprint bytea) TO postrider_app;
 
@@ -10858,6 +12346,8 @@ GRANT ALL ON FUNCTION tenancy.end_session(p_tenant_id uuid, p_id uuid, p_actor t
 REVOKE ALL ON FUNCTION tenancy.enrol(p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.enrol(p_actor text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION tenancy.finish_removal(p_tenant_id uuid, p_tables text[], p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.finish_request(p_tenant_id uuid, p_key text, p_status smallint, p_location text, p_body text) TO postrider_app;
 
@@ -10876,6 +12366,8 @@ GRANT ALL ON FUNCTION tenancy.mark_process(p_witness_id uuid, p_epoch_id uuid, p
 REVOKE ALL ON FUNCTION tenancy.master_key_check() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_app;
 GRANT ALL ON FUNCTION tenancy.master_key_check() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.new_hmac_key(OUT key bytea, OUT inner_pad bytea, OUT outer_pad bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.note_new_secret() FROM PUBLIC;
 
@@ -10900,17 +12392,25 @@ REVOKE ALL ON FUNCTION tenancy.publishing_tenant_id() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.read_installation(p_witness_id uuid, p_epoch_id uuid, p_reservation_tenant_ids uuid[], p_reservation_ids uuid[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION tenancy.read_overview(p_tenant_id uuid, p_stuck_after integer, p_without_person text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.read_overview(p_tenant_id uuid, p_stuck_after integer, p_without_person text[]) TO postrider_app;
+GRANT ALL ON FUNCTION tenancy.read_overview(p_tenant_id uuid, p_stuck_after integer, p_without_person text[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION tenancy.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_other_master_key() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.refuse_removal_with_events() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.refuse_unless_erased_or_removed() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.register_master_key(p_sealed_check bytea) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.remove_rows(p_tenant_id uuid, p_table text, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tenancy.replace_master_key(p_sealed_check bytea, p_action text, p_actor text) FROM PUBLIC;
 
@@ -10955,6 +12455,8 @@ REVOKE ALL ON FUNCTION tenancy.skip_firings(p_tenant_id uuid, p_schedule_id uuid
 REVOKE ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.suspect(p_epoch_id uuid, p_reason text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION tenancy.tenant_tables() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tenancy.tenants_with_old_requests() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
@@ -10963,6 +12465,8 @@ GRANT ALL ON FUNCTION tenancy.tenants_with_old_sessions() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) TO postrider_app;
+
+REVOKE ALL ON FUNCTION tenancy.was_deleted(p_tenant_id uuid, p_item_id uuid) FROM PUBLIC;
 
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_app;
 GRANT SELECT(id) ON TABLE channels.channel_executors TO postrider_worker;
@@ -11051,6 +12555,10 @@ GRANT SELECT ON TABLE execution.doubts TO postrider_app;
 GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
 GRANT SELECT ON TABLE execution.doubts TO postrider_read;
 
+GRANT SELECT ON TABLE execution.erasures TO postrider_app;
+GRANT SELECT ON TABLE execution.erasures TO postrider_worker;
+GRANT SELECT ON TABLE execution.erasures TO postrider_read;
+
 GRANT SELECT ON TABLE execution.job_queue TO postrider_app;
 GRANT SELECT ON TABLE execution.job_queue TO postrider_worker;
 GRANT SELECT ON TABLE execution.job_queue TO postrider_read;
@@ -11072,6 +12580,10 @@ GRANT SELECT ON TABLE execution.leads TO postrider_read;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_read;
+
+GRANT SELECT ON TABLE execution.run_archives TO postrider_app;
+GRANT SELECT ON TABLE execution.run_archives TO postrider_worker;
+GRANT SELECT ON TABLE execution.run_archives TO postrider_read;
 
 GRANT SELECT ON TABLE jobs.alert_instances TO postrider_app;
 GRANT SELECT ON TABLE jobs.alert_instances TO postrider_worker;

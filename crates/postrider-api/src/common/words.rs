@@ -34,8 +34,6 @@ words! {
     PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
     /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
     PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
-    /// Type of an event in the history of a campaign.
-    EventType { PhaseStarted, PhasePaused, PhaseResumed, PhaseCompleted, PhaseFailed, CampaignProgress }
     /// Cause of a run.
     RunCause { Start, Retry, Rerun }
     /// The state of a run.
@@ -102,7 +100,6 @@ mod tests {
         assert_eq!(spelled(PhaseKind::ALL), spelled(campaigns::PhaseKind::ALL));
         assert_eq!(spelled(PhaseStatus::ALL), spelled(campaigns::PhaseStatus::ALL));
         assert_eq!(spelled(PhaseTrigger::ALL), spelled(campaigns::PhaseTrigger::ALL));
-        assert_eq!(spelled(EventType::ALL), spelled(campaigns::EventType::ALL));
         assert_eq!(spelled(RunCause::ALL), spelled(campaigns::RunCause::ALL));
         assert_eq!(spelled(RunStatus::ALL), spelled(campaigns::RunStatus::ALL));
         assert_eq!(spelled(JobStatus::ALL), spelled(campaigns::JobStatus::ALL));

@@ -529,11 +529,6 @@ impl ReaderSlot {
         &self.hub
     }
 
-    /// Whether the API key or the session is no longer active.
-    pub(super) fn is_out(&self) -> bool {
-        self.is_out.load(Ordering::Relaxed)
-    }
-
     /// The news that the readers of the tenant's stream share.
     pub(super) fn news(&self) -> watch::Receiver<News> {
         self.news.subscribe()

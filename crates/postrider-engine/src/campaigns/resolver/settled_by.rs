@@ -56,7 +56,8 @@ pub fn settled_at(provider: &str, is_for_person: bool, adapters: &Adapters) -> S
 #[must_use]
 pub fn settled_in(ways: &[SettledBy], adapters: &Adapters) -> Settled {
     let names = |is_among: &dyn Fn(SettledBy) -> bool| {
-        let manifests = adapters.manifests().filter(|manifest| is_among(settled_by_class(Some(manifest.doubt))));
+        let manifests =
+            adapters.manifests().filter(|manifest| is_among(settled_by_class(Some(manifest.doubt))));
         manifests.map(|manifest| manifest.name.to_owned()).collect()
     };
     Settled {
