@@ -1,4 +1,4 @@
-// Generated from the tables of postrider-model by `make mirror`. Do not edit.
+// The state machines of postrider-model, written by `make mirror`. Do not edit: a test compares this file with the model.
 
 export const PHASE_MACHINE = [
   ["not_started", "start", "in_progress"],
@@ -51,4 +51,41 @@ export const ITEM_TRANSITIONS = [
   ["queued", "posted"],
   ["queued", "failed"],
   ["queued", "skipped"],
+] as const;
+
+export const MESSAGE_TRANSITIONS = [
+  ["accepted", "executed"],
+  ["accepted", "denied_unlinked"],
+  ["accepted", "denied_rbac"],
+  ["accepted", "denied_sentinel"],
+  ["accepted", "dispatch_failed"],
+  ["dispatch_failed", "executed"],
+  ["dispatch_failed", "denied_unlinked"],
+  ["dispatch_failed", "denied_rbac"],
+  ["dispatch_failed", "denied_sentinel"],
+] as const;
+
+export const REPLY_TRANSITIONS = [
+  ["pending", "sending"],
+  ["sending", "sent"],
+  ["sending", "pending"],
+  ["sending", "dead"],
+  ["dead", "pending"],
+] as const;
+
+export const JOB_RUN_TRANSITIONS = [
+  ["running", "completed"],
+  ["running", "failed"],
+  ["running", "cancelled"],
+  ["failed", "running"],
+  ["failed", "cancelled"],
+] as const;
+
+export const EVENT_TRANSITIONS = [
+  ["pending", "claimed"],
+  ["claimed", "claimed"],
+  ["claimed", "processed"],
+  ["claimed", "pending"],
+  ["pending", "pending"],
+  ["pending", "processed"],
 ] as const;
