@@ -1,0 +1,50 @@
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { EMPTY, fill, screens } from "./screens";
+import { expect, isLive, test } from "./test";
+
+const folder = new URL("../test-results/screens/", import.meta.url).pathname;
+const SIZES = [
+  { width: 1280, height: 860 },
+  { width: 360, height: 740 },
+];
+
+test("every screen, to be looked at", async ({ desk, relay, tenant, world, browser }) => {
+  test.setTimeout(300_000);
+  mkdirSync(folder, { recursive: true });
+  const filled = await fill(tenant);
+  const empty = await world.tenant();
+  const visitor = await browser.newContext();
+  await visitor.request.post(`${relay.url}/api/v2/session`, {
+    data: { key: empty.key },
+    headers: { origin: relay.url },
+  });
+  const emptyPage = await visitor.newPage();
+  const cards: string[] = [];
+  for (const [page, list] of [
+    [desk, screens(filled)],
+    [emptyPage, EMPTY],
+  ] as const) {
+    for (const { name, path, shows } of list) {
+      for (const colorScheme of ["light", "dark"] as const) {
+        await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+        for (const size of SIZES) {
+          await page.setViewportSize(size);
+          await page.goto(`${relay.url}/ui${path}`);
+          await expect(page.locator("main").getByText(shows).first(), name).toBeVisible();
+          if (name !== "not-found") await isLive(page);
+          const file = `${name}-${colorScheme}-${size.width}.png`;
+          await page.screenshot({ path: join(folder, file) });
+          cards.push(`<figure><img src="${file}" loading="lazy"><figcaption>${file}</figcaption></figure>`);
+        }
+      }
+    }
+  }
+  await visitor.close();
+  const style =
+    "body{font:14px system-ui;display:grid;grid-template-columns:repeat(auto-fill,minmax(480px,1fr));gap:16px}img{max-width:100%;border:1px solid #ccc}figure{margin:0}";
+  writeFileSync(
+    join(folder, "index.html"),
+    `<!doctype html><meta charset="utf-8"><title>Screens</title><style>${style}</style>${cards.join("\n")}\n`,
+  );
+});
