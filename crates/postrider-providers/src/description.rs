@@ -46,8 +46,8 @@ impl Description {
     pub(crate) fn secrets<T: JsonSchema>(self) -> Self {
         let mut secret = form::<T>();
         for (_, part) in properties(&mut secret) {
-            part["writeOnly"] = true.into();
-            part["minLength"] = 1.into();
+            part.insert("writeOnly".to_owned(), true.into());
+            part.insert("minLength".to_owned(), 1.into());
         }
         Self { secret, ..self }
     }

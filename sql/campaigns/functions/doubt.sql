@@ -197,7 +197,7 @@ begin
         raise exception 'between 1 and 1000 items are resolved at a time, each with a message id or null'
             using errcode = 'invalid_parameter_value';
     end if;
-    -- Lock the jobs of all items in the order of their ids, so that two such calls cannot block each other.
+    -- Lock the send jobs of all items in the order of their ids, so that two such calls cannot block each other.
     v_job_ids := array(
         select distinct item.job_id
           from execution.channel_outbox as item

@@ -28,7 +28,7 @@ fn heavy(config: &str) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn what_nextest_runs_alone_cargo_test_runs_one_at_a_time() -> anyhow::Result<()> {
+fn cargo_test_runs_the_tests_one_at_a_time_that_nextest_runs_alone() -> anyhow::Result<()> {
     let makefile = read("Makefile")?;
     let alone = alone(&makefile)?;
     let heavy = heavy(&read(".config/nextest.toml")?)?;
@@ -46,8 +46,8 @@ fn what_nextest_runs_alone_cargo_test_runs_one_at_a_time() -> anyhow::Result<()>
         let exists = [format!("{path}.rs"), format!("{path}/mod.rs")].iter().any(|file| read(file).is_ok());
         assert!(prefix.ends_with("::") && exists, "{prefix} is no module of the tests");
     }
-    let without = "\tcargo test --workspace -- $(addprefix --skip=,$(ALONE))\n";
-    let then = "\tcargo test -p postrider-cli --test it -- --test-threads=1 $(ALONE)\n";
+    let without = "\t$(CARGO) test --workspace -- $(addprefix --skip=,$(ALONE))\n";
+    let then = "\t$(CARGO) test -p postrider-cli --test it -- --test-threads=1 $(ALONE)\n";
     assert!(makefile.contains(&format!("else\n{without}{then}endif")), "{makefile}");
     Ok(())
 }

@@ -83,7 +83,7 @@ async fn no_operation_does_anything_for_a_role_below_the_one_it_needs() -> anyho
     Ok(())
 }
 
-/// What a browser adds to a request that another site makes it send.
+/// Headers that a browser adds to a request which another site makes it send.
 const FOREIGN: &[(&str, &[(&str, &str)])] = &[
     ("another site", &[("sec-fetch-site", "cross-site"), ("origin", "https://evil.example")]),
     ("another host of the site", &[("sec-fetch-site", "same-site"), ("origin", "http://127.0.0.1:1")]),
