@@ -50,7 +50,7 @@ begin
                     and retry.run_after <= v_now
                   order by retry.run_after
                   limit 100)) as oldest);
-    -- One index lookup per tenant that has a queued job.
+    -- One index lookup per tenant that has a queued send job.
     loop
         select job.tenant_id, job.run_after
           into v_tenant_id, v_due_at

@@ -40,7 +40,7 @@ end
 $$;
 comment on function execution.held_account(uuid, text, uuid, integer, boolean) is
     'Returns the account, or the failover account, of a tenant''s send job that the worker holds, and creates the state row of the '
-    'account. Raises PR001 if the worker does not hold the job.';
+    'account. Raises PR001 if the worker does not hold the send job.';
 revoke all on function execution.held_account(uuid, text, uuid, integer, boolean) from public;
 
 -- The limits of the account apply; `p_rate` is the provider's rate for an account without one. Tokens may be granted

@@ -28,7 +28,7 @@ end
 $$;
 comment on function execution.read_job(uuid, text, uuid, integer) is
     'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns '
-    'no row if the worker does not hold the job.';
+    'no row if the worker does not hold the send job.';
 revoke all on function execution.read_job(uuid, text, uuid, integer) from public;
 grant execute on function execution.read_job(uuid, text, uuid, integer) to postrider_worker;
 
@@ -159,7 +159,7 @@ end
 $$;
 comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
     'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null '
-    'if the worker does not hold the job. A lead counts as suppressed if any lead with its address is. With '
+    'if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With '
     'p_with_begun, begun has the items that have an outbox row already.';
 revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;
 grant execute on function execution.read_audience(uuid, text, uuid, integer, boolean) to postrider_worker;

@@ -98,7 +98,7 @@ begin
          order by wanted.n
     loop
         if cardinality(v_job.items) is distinct from v_job.count then
-            raise exception 'job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
+            raise exception 'send job % has no items % to %', v_job.id, v_job.first, v_job.first + v_job.count - 1
                 using errcode = 'invalid_parameter_value';
         end if;
         v_end := v_ends[v_job.n] - v_job.count;
@@ -213,7 +213,7 @@ comment on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
     'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
     'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
-    'job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
+    'send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])

@@ -1,4 +1,4 @@
--- Items of jobs. When there are too many, those come first that somebody may have to look at.
+-- Items of send jobs. When there are too many, those come first that somebody may have to look at.
 select item.id as "id!",
        item.job_id as "job_id!",
        item.recipient_id,
