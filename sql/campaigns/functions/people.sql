@@ -344,8 +344,8 @@ begin
     if open_items > 0 or open_messages > 0 then
         return;
     end if;
-    items := cardinality(v_items);
-    messages := cardinality(v_messages);
+    items := cardinality(v_items)::bigint;
+    messages := cardinality(v_messages)::bigint;
     erased_at := v_now;
 
     -- The record comes first: the guards below ask for it.

@@ -66,7 +66,9 @@ begin
     if not exists (select from tenancy.tenant_tables() as known where known.name = p_table) then
         raise exception '% is not a table with a tenant_id', p_table using errcode = 'invalid_parameter_value';
     end if;
-    if not exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null) then
+    -- The lock keeps the tenant's row until the rows are removed.
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null for key share;
+    if not found then
         raise exception 'tenant % is not being removed', p_tenant_id using errcode = 'invalid_parameter_value';
     end if;
     execute format('delete from %s where tenant_id = $1 and ctid = any (array(select ctid from %s where tenant_id = $1 limit $2))',

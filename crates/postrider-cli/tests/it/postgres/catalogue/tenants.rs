@@ -103,6 +103,7 @@ const UNFILTERED: &[(&str, &str)] = &[
         "tenancy.refuse_removal_with_events",
         "filters by the id of the removed row of tenancy.tenants, which is the tenant",
     ),
+    ("tenancy.was_deleted", "reads the audit log of the system tenant, which records the removal of tenants"),
 ];
 
 /// Functions that the app may call with the id of any tenant, and the reason.
