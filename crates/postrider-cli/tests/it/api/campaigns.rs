@@ -52,7 +52,10 @@ async fn a_campaign_is_made_whole_and_once() -> anyhow::Result<()> {
     assert_eq!(made["phases"][1]["kind"], "external");
     assert_eq!(stage.get(&stage.acme.viewer, &format!("/campaigns/{}", id(&made)?))?.expect(200)?, made);
     let listed = stage.get(&stage.acme.viewer, "/campaigns")?.expect(200)?;
-    assert_eq!(listed["items"][0]["phases"][1], json!({ "phase": "print", "status": "not_started" }));
+    assert_eq!(
+        listed["items"][0]["phases"][1],
+        json!({ "phase": "print", "kind": "external", "channel": null, "status": "not_started", "progress_percentage": 0.0 })
+    );
 
     // Without the key it is another request, for a name that is taken.
     let taken = stage.post(&stage.acme.operator, "/campaigns", &body)?.problem(409)?;

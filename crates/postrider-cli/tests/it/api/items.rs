@@ -128,6 +128,8 @@ async fn failed(stage: &Stage) -> anyhow::Result<(String, Vec<Vec<Uuid>>)> {
     let sql = format!(
         "set session_replication_role = replica;
          update execution.channel_outbox set error = 'Mailbox =full' where id in ('{other}');
+         update execution.channel_outbox as item set recipient = lead.email
+           from execution.leads as lead where lead.id = item.recipient_id;
          reset session_replication_role"
     );
     execute(&stage.admin, sql).await?;

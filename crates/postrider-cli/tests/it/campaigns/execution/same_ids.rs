@@ -106,6 +106,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ("settle_doubt", CLAIM_DOUBT, "('{t}', 'r', '{item0}', 1, 'sent', 'm', 'they say so')"),
     ("take_call_token_for_doubt", CLAIM_DOUBT, "('{t}', 'r', '{item0}', 1)"),
     ("resolve_in_doubt", "", "('{t}', '{item0}', 'sent', 'm', 'they say so', 'me')"),
+    (
+        "resolve_many_in_doubt",
+        "",
+        "('{t}', array['{item0}']::uuid[], 'sent', array['m'], 'they say so', 'me')",
+    ),
     ("record_callback", "", "('{t}', '{account}', '{key0}', 'm', 'done', true)"),
     ("note_progress", PROGRESS, "('{t}', 'w')"),
     (

@@ -248,6 +248,10 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             ),
             format!("select execution.resolve_in_doubt('{own}', '{item}', 'sent', null, 'how', 'me')"),
             format!("select execution.resolve_in_doubt('{own}', '{item}', 'failed', null, 'how', 'me')"),
+            format!(
+                "select coalesce(status, left(refusal, 16))
+                   from execution.resolve_many_in_doubt('{own}', array['{item}']::uuid[], 'sent', array[null]::text[], 'how', 'me')"
+            ),
             format!("select execution.verify_launch('{own}', '{run}')::text"),
             format!(
                 "select coalesce(max(run_id::text), 'none') from execution.run_progress('{own}', array['{run}']::uuid[])"
@@ -354,6 +358,7 @@ async fn functions_answer_for_another_tenants_ids_as_for_ids_that_do_not_exist()
             "P0002",
             "P0002",
             "P0002",
+            "there is no item",
             "P0002",
             "none",
             "P0002",

@@ -91,6 +91,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "execution.report_progress(uuid,uuid,text,numeric,text): app",
             "execution.requeue_overdue_jobs(uuid,text): worker",
             "execution.resolve_in_doubt(uuid,uuid,text,text,text,text): app",
+            "execution.resolve_many_in_doubt(uuid,uuid[],text,text[],text,text): app",
             "execution.run_progress(uuid,uuid[]): app read worker",
             "execution.settle_doubt(uuid,text,uuid,integer,text,text,text): worker",
             "execution.success_of(text): app read worker",
