@@ -2776,8 +2776,8 @@ begin
     if open_items > 0 or open_messages > 0 then
         return;
     end if;
-    items := cardinality(v_items);
-    messages := cardinality(v_messages);
+    items := cardinality(v_items)::bigint;
+    messages := cardinality(v_messages)::bigint;
     erased_at := v_now;
 
     -- The record comes first: the guards below ask for it.
@@ -4715,7 +4715,7 @@ begin
         raise exception 'between 1 and 1000 items are resolved at a time, each with a message id or null'
             using errcode = 'invalid_parameter_value';
     end if;
-    -- Lock the jobs of all items in the order of their ids, so that two such calls cannot block each other.
+    -- Lock the send jobs of all items in the order of their ids, so that two such calls cannot block each other.
     v_job_ids := array(
         select distinct item.job_id
           from execution.channel_outbox as item
@@ -9177,7 +9177,9 @@ begin
     if not exists (select from tenancy.tenant_tables() as known where known.name = p_table) then
         raise exception '% is not a table with a tenant_id', p_table using errcode = 'invalid_parameter_value';
     end if;
-    if not exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null) then
+    -- The lock keeps the tenant's row until the rows are removed.
+    perform from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null for key share;
+    if not found then
         raise exception 'tenant % is not being removed', p_tenant_id using errcode = 'invalid_parameter_value';
     end if;
     execute format('delete from %s where tenant_id = $1 and ctid = any (array(select ctid from %s where tenant_id = $1 limit $2))',
