@@ -51,7 +51,7 @@ else
 endif
 
 # Node may be in target/node, where scripts/setup puts it if the system's is too old.
-IN_DASHBOARD = . scripts/lib.sh && use_node && cd dashboard && POSTRIDER_BIN=$(CURDIR)/target/debug/postrider
+IN_DASHBOARD = . scripts/lib.sh && use_node && cd dashboard && DASHBOARD_TEST_BINARY=$(CURDIR)/target/debug/postrider
 
 dashboard-test: dashboard ## Check the dashboard, and run its tests in a browser against the program
 	@$(CARGO) build --quiet -p postrider-cli

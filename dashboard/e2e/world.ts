@@ -25,8 +25,8 @@ export async function until<T>(
 }
 
 function binary(): string {
-  const path = process.env.POSTRIDER_BIN ?? new URL("../../target/debug/postrider", import.meta.url).pathname;
-  if (!existsSync(path)) throw new Error(`there is no ${path}; build it, or name it in POSTRIDER_BIN`);
+  const path = process.env.DASHBOARD_TEST_BINARY ?? new URL("../../target/debug/postrider", import.meta.url).pathname;
+  if (!existsSync(path)) throw new Error(`there is no ${path}; build it, or name it in DASHBOARD_TEST_BINARY`);
   return path;
 }
 
