@@ -188,7 +188,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    -- begin_removal locks this row, so no send job is added during a removal, which deletes the items after the send jobs.
     perform
        from tenancy.tenants as tenant
       where tenant.id = new.tenant_id

@@ -106,7 +106,7 @@ async fn a_program_without_the_dashboard_s_files_names_the_command_that_builds_t
 #[tokio::test]
 async fn a_process_without_the_api_serves_no_dashboard() -> anyhow::Result<()> {
     let world = World::new().await?;
-    let server = Server::start(&world, "relay", "")?;
+    let server = Server::start(&world, "scheduler", "")?;
     for path in ["/", "/ui", "/ui/"] {
         get(&server, path, &[PAGE])?.problem(404)?;
     }

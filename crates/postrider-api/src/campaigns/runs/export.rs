@@ -39,7 +39,7 @@ const PAGE: i64 = 1_000;
 pub(crate) struct ExportQuery {
     /// The format of the file.
     #[serde(default)]
-    #[param(inline, value_type = Option<ShownFormat>, required = false, default = "csv")]
+    #[param(inline, value_type = ShownFormat, required = false, default = "csv")]
     format: Format,
     /// Only those in this state.
     #[param(inline, value_type = Option<words::ItemState>)]

@@ -1,5 +1,6 @@
 //! One person by the API: what they were sent, the end of a suppression, erasure.
 
+use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{
@@ -152,7 +153,8 @@ async fn a_person_is_erased_by_an_admin_once_their_items_have_ended() -> anyhow:
     assert_eq!(stage.get(admin, &shown)?.expect(200)?["suppression_reason"], "erased");
     stage.post(admin, &format!("/leads/{lead}/unsuppress"), &json!({ "note": "n" }))?.problem(422)?;
     let doubt = stage.get(admin, "/in-doubt")?.expect(200)?;
-    let resolve = format!("/in-doubt/{}/resolve", id(&doubt["items"][0])?);
+    let item = doubt["items"][0]["outbox_id"].as_str().context("no item in doubt")?;
+    let resolve = format!("/in-doubt/{item}/resolve");
     stage.post(admin, &resolve, &json!({ "as": "sent", "note": "their log has it" }))?.expect(200)?;
     let first = stage.call("POST", &erase).key(admin).send()?.expect(200)?;
     assert_eq!(

@@ -33,7 +33,8 @@ expected-statuses = ["2xx", "404", "409", "422"]
 include-operation-id = ["list_assets", "list_audit", "list_campaigns", "list_events", "list_in_doubt", "list_keys", "list_leads",
                         "list_provider_accounts", "list_runs", "list_run_items", "list_channel_links", "list_channel_executors",
                         "list_channel_messages", "list_channel_replies", "list_functions", "list_job_runs", "list_schedules",
-                        "list_schedule_firings", "list_sessions", "list_sync_errors", "list_alerts", "list_decision_cards", "list_lead_lists"]
+                        "list_schedule_firings", "list_sessions", "list_sync_errors", "list_alerts", "list_decision_cards", "list_lead_lists",
+                        "list_campaign_history", "list_lead_items"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
 # CSV is a text with rules of its own. Two imports of a tenant at a time are enough.
 [[operations]]

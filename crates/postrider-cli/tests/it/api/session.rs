@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Call, Reply, Stage};
 use crate::sql::{execute, texts};
 
-/// What a browser says of a request that a page of the server itself makes.
+/// Headers that a browser adds to a request of a page of the server itself.
 pub const OWN_PAGE: (&str, &str) = ("sec-fetch-site", "same-origin");
 
 /// Signs in, and returns the cookie as a browser sends it back.

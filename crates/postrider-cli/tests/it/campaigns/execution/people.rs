@@ -89,7 +89,7 @@ async fn after_an_erasure_a_dump_has_nothing_of_the_person_and_the_certificate_a
     let mut windows = Windows::of(&job, 1, 1);
     windows.begin(&stage.worker, "w").await?;
     let item = windows.ids.remove(0);
-    // What providers, resolvers and operators write about a person.
+    // Texts that providers, resolvers and operators write about a person.
     let sql = format!(
         "select execution.finalize_outbox_items(array['{}'::uuid], 'w', array['{item}'::uuid], array['in_doubt'], array[null], array['no answer for {MAIL}'])",
         stage.own.id

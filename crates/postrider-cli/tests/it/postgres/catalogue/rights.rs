@@ -178,6 +178,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "tenancy.prune_requests(uuid,integer): worker",
             "tenancy.prune_sessions(uuid,integer): worker",
             "tenancy.read_installation(uuid,uuid,uuid[],uuid[]): worker",
+            "tenancy.read_overview(uuid,integer,text[]): app worker",
             "tenancy.register_master_key(bytea): worker",
             "tenancy.remove_provider_account(uuid,uuid,text): app",
             "tenancy.required_tenant_id(): app read worker",

@@ -65,7 +65,11 @@ async fn a_migration_comes_again_while_another_one_takes_long() -> anyhow::Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn no_login_but_the_owners_can_hold_the_migration_lock() -> anyhow::Result<()> {
     let world = one_file_behind().await?;
-    for role in ["postrider_app", "postrider_worker", "postrider_read", "postrider_publish"] {
+    let admin = world.client("postgres").await?;
+    // Roles belong to the cluster, so it is dropped with its test.
+    let publisher = format!("publisher_{}", uuid::Uuid::now_v7().simple());
+    execute(&admin, format!("create role {publisher} login in role postrider_publish")).await?;
+    for role in ["postrider_app", "postrider_worker", "postrider_read", &publisher] {
         let mut login = sqlx::PgConnection::connect(&world.url(role)).await?;
         for mode in
             ["share update exclusive", "share", "share row exclusive", "exclusive", "access exclusive"]
@@ -76,6 +80,7 @@ async fn no_login_but_the_owners_can_hold_the_migration_lock() -> anyhow::Result
             execute(&mut login, "rollback").await?;
         }
     }
+    execute(&admin, format!("drop role {publisher}")).await?;
     let mut login = sqlx::PgConnection::connect(&world.url("postrider_app")).await?;
     execute(&mut login, format!("select pg_advisory_lock({})", 0x706f_7374_7269_6465_i64)).await?;
     execute(&mut login, "begin; lock table postrider.sources in access share mode").await?;
