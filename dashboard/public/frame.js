@@ -6,6 +6,8 @@ addEventListener("message", (event) => {
   if (event.source !== parent || typeof event.data?.html !== "string") return;
   const shown = new DOMParser().parseFromString(event.data.html, "text/html");
   for (const element of shown.querySelectorAll(DROPPED)) element.remove();
+  // Only the body is shown, and the styles of mails are in the head.
+  shown.body.prepend(...shown.head.querySelectorAll("style"));
   for (const element of shown.querySelectorAll("*")) {
     for (const { name, value } of [...element.attributes]) {
       const isHandler = name.toLowerCase().startsWith("on");

@@ -1,4 +1,4 @@
-import { Navigate, Outlet, useLocation } from "@tanstack/react-router";
+import { Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef } from "react";
 import { isProblem } from "../api/problem";
 import { useWhoamiQuery } from "../api/session";
@@ -26,7 +26,7 @@ export function Shell() {
 
   if (me === undefined) {
     if (isProblem(error) && error.status === 401) {
-      return <Navigate to="/login" search={{ next: pathname + searchStr }} replace />;
+      return <ToLogin next={pathname + searchStr} />;
     }
     return (
       <main>{isProblem(error) ? <ProblemView problem={error} onRetry={() => void refetch()} /> : <Skeleton />}</main>
@@ -47,6 +47,16 @@ export function Shell() {
       {isOver && <Expired tenant={me.tenant_id} />}
     </div>
   );
+}
+
+/** To sign-in, once: the address changes while the screen of sign-in is loaded, and that is not where the user wanted to go. */
+function ToLogin({ next }: { next: string }) {
+  const navigate = useNavigate();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the first address counts
+  useEffect(() => {
+    void navigate({ to: "/login", search: { next }, replace: true });
+  }, []);
+  return null;
 }
 
 /** Another screen: the focus moves to its beginning, so that keyboards and screen readers start there. */

@@ -6,6 +6,7 @@ import { useAppDispatch } from "../../store";
 import { toasted } from "../../store/work";
 import { Button } from "../../ui/Button";
 import { TextField } from "../../ui/Field";
+import { useSingle } from "../../ui/useSingle";
 import { percent, words } from "../../words";
 import css from "./Campaign.module.css";
 import { ControlDialog } from "./ControlDialog";
@@ -92,7 +93,7 @@ function Report({ id, phase }: { id: string; phase: string }) {
   const [report, { isLoading }] = useReportProgressMutation();
   const value = Number(text.replace(",", "."));
   const isValid = text.trim() !== "" && value >= 0 && value <= 100;
-  const send = async () => {
+  const send = useSingle(async () => {
     if (!isValid) return;
     const result = await report({ id, phase, body: { progressPercentage: value } });
     if (isProblem(result.error))
@@ -103,7 +104,7 @@ function Report({ id, phase }: { id: string; phase: string }) {
       dispatch(toasted({ tone: "good", title: texts.reported(percent(value)) }));
       setText("");
     }
-  };
+  });
   return (
     <div className={css.state} style={{ gridColumn: "3 / -1" }}>
       <div className={css.progress}>
@@ -113,9 +114,9 @@ function Report({ id, phase }: { id: string; phase: string }) {
           onChange={setText}
           inputMode="decimal"
           autoComplete="off"
-          onKeyDown={(event) => event.key === "Enter" && void send()}
+          onKeyDown={(event) => event.key === "Enter" && send()}
         />
-        <Button onClick={() => void send()} isBusy={isLoading} why={isValid ? undefined : texts.percentage}>
+        <Button onClick={send} isBusy={isLoading} why={isValid ? undefined : texts.percentage}>
           {texts.progress}
         </Button>
       </div>

@@ -145,8 +145,7 @@ function Progress({ run, settings }: { run: RunStanding; settings: Settings["pha
         {parts.map((part) => {
           const content = (
             <>
-              <b>{number(part.count)}</b>
-              {part.name}
+              <b>{number(part.count)}</b> {part.name}
             </>
           );
           const look = part.status === "in_doubt" && part.count > 0 ? css.doubt : undefined;

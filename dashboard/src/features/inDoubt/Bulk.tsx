@@ -6,6 +6,7 @@ import { useNow } from "../../live/clock";
 import { Confirm } from "../../ui/Confirm";
 import { Numbers } from "../../ui/Dialog";
 import { TextArea } from "../../ui/Field";
+import { useSingle } from "../../ui/useSingle";
 import { number, words } from "../../words";
 import { isQuiet } from "./quiet";
 import { Report, type Results, Working } from "./Report";
@@ -46,7 +47,7 @@ export function Bulk({
   const ready = as === "sent" ? counted.current : counted.current.filter(({ doubt }) => isQuiet(doubt, now));
   const early = counted.current.length - ready.length;
 
-  const start = async () => {
+  const start = useSingle(async () => {
     if (batches.current.length === 0) {
       for (let at = 0; at < ready.length; at += AT_ONCE)
         batches.current.push({ key: newKey(), items: ready.slice(at, at + AT_ONCE) });
@@ -79,7 +80,7 @@ export function Bulk({
     }
     setDone(undefined);
     setResults(sum);
-  };
+  });
 
   if (done !== undefined)
     return (
@@ -106,7 +107,7 @@ export function Bulk({
         ready.length === 0 ? words.inDoubt.allEarly : note.trim() === "" ? words.inDoubt.panel.noteMissing : undefined
       }
       problem={problem}
-      onConfirm={() => void start()}
+      onConfirm={start}
       onClose={() => onClose(false)}
     >
       <Numbers of={[{ name: texts.items, value: number(ready.length) }]} />

@@ -12,6 +12,7 @@ import { Choices, TextArea, TextField } from "../../ui/Field";
 import { ProblemView } from "../../ui/ProblemView";
 import { Command } from "../../ui/Text";
 import { Countdown } from "../../ui/Time";
+import { useSingle } from "../../ui/useSingle";
 import { words } from "../../words";
 import css from "./InDoubt.module.css";
 import { isQuiet } from "./quiet";
@@ -35,8 +36,8 @@ export function Resolve({ doubt, onDone }: { doubt: Doubt; onDone: () => void })
     whyNot("operator") ??
     (as === undefined ? texts.verdictMissing : note.trim() === "" ? texts.noteMissing : undefined);
 
-  const submit = async () => {
-    if (why !== undefined || as === undefined || isLoading) return;
+  const submit = useSingle(async () => {
+    if (why !== undefined || as === undefined) return;
     const body = { as, note: note.trim(), ...(id === "" ? {} : { provider_message_id: id }) };
     const result = await resolve({ outbox_id: doubt.outbox_id, body, key });
     if (isProblem(result.error)) {
@@ -47,7 +48,7 @@ export function Resolve({ doubt, onDone }: { doubt: Doubt; onDone: () => void })
       toasted({ tone: "good", title: texts.done(words.states.item[as === "sent" ? "sent" : "failed"].toLowerCase()) }),
     );
     onDone();
-  };
+  });
 
   return (
     <>
@@ -82,7 +83,7 @@ export function Resolve({ doubt, onDone }: { doubt: Doubt; onDone: () => void })
         onChange={setNote}
         maxLength={2000}
         error={problem?.errors.find((one) => one.field === "note")?.detail}
-        onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && void submit()}
+        onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit()}
       />
       {problem && <ProblemView problem={problem} isInline />}
       <Command>
@@ -99,7 +100,7 @@ export function Resolve({ doubt, onDone }: { doubt: Doubt; onDone: () => void })
         )}
       </Command>
       <div className={css.foot}>
-        <Button look="primary" onClick={() => void submit()} isBusy={isLoading} why={why}>
+        <Button look="primary" onClick={submit} isBusy={isLoading} why={why}>
           {problem && isUncertain(problem) ? words.dialog.retryRequest : texts.resolve}
         </Button>
       </div>

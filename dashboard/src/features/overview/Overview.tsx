@@ -4,6 +4,7 @@ import { Skeleton } from "../../ui/Empty";
 import { Live } from "../../ui/Live";
 import { Page } from "../../ui/Page";
 import { Panel } from "../../ui/Panel";
+import { useTopics } from "../../ui/useList";
 import { words } from "../../words";
 import { Active } from "./Active";
 import { Attention } from "./Attention";
@@ -14,8 +15,10 @@ import css from "./Overview.module.css";
 /** Is anything wrong, and what needs a decision? */
 export function Overview() {
   const overview = useApp((state) => state.live.overview);
-  const { data: any } = useFindCampaignsQuery({ limit: 1 });
+  const { data: any, refetch } = useFindCampaignsQuery({ limit: 1 });
   const isNew = any?.items.length === 0;
+  // A tenant with a campaign stays one with a campaign.
+  useTopics(["campaigns"], () => void refetch(), !isNew);
   return (
     <Page title={words.overview.title}>
       {isNew && <Checklist accounts={overview?.accounts.total ?? 0} />}

@@ -17,6 +17,7 @@ import { Panel } from "../../ui/Panel";
 import { Text } from "../../ui/Text";
 import { Ago, Clock } from "../../ui/Time";
 import { useList } from "../../ui/useList";
+import { useSingle } from "../../ui/useSingle";
 import { words } from "../../words";
 import css from "./Settings.module.css";
 
@@ -104,12 +105,12 @@ function List() {
 function Revoke({ session, onClose }: { session: Session; onClose: () => void }) {
   const dispatch = useAppDispatch();
   const [revoke, { isLoading, error }] = useRevokeSessionMutation();
-  const end = async () => {
+  const end = useSingle(async () => {
     const result = await revoke({ id: session.id });
     if (isProblem(result.error)) return;
     dispatch(toasted({ tone: "good", title: texts.ended }));
     onClose();
-  };
+  });
   return (
     <Confirm
       title={texts.revokeTitle}
@@ -117,7 +118,7 @@ function Revoke({ session, onClose }: { session: Session; onClose: () => void })
       isDangerous
       isBusy={isLoading}
       problem={isProblem(error) ? error : undefined}
-      onConfirm={() => void end()}
+      onConfirm={end}
       onClose={onClose}
     >
       <p>
