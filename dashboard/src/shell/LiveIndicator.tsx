@@ -38,7 +38,8 @@ export function LiveIndicator() {
     isStale && css.isStale,
   );
   return (
-    <Menu label={`${live.label}: ${NAMES[link]}`} isQuiet entries={entries}>
+    <Menu isQuiet entries={entries}>
+      <span className="visually-hidden">{live.label}: </span>
       <span
         className={look}
         data-link={link}

@@ -43,15 +43,10 @@ export function TopBar({ me }: { me: WhoAmI }) {
         <i aria-hidden="true" />
         <span>{words.shell.product}</span>
       </Link>
-      <button
-        type="button"
-        className={css.search}
-        onClick={() => setSearching(true)}
-        aria-label={words.shell.searchLabel}
-      >
+      <button type="button" className={css.search} onClick={() => setSearching(true)} aria-label={words.shell.search}>
         <Search size={14} aria-hidden="true" />
         <span>{words.shell.search}</span>
-        <kbd>{words.shell.searchKey}</kbd>
+        <i aria-hidden="true">{words.shell.searchKey}</i>
       </button>
       <span className={css.grow} />
       <LiveIndicator />
@@ -112,9 +107,10 @@ function Account({ me, onHelp }: { me: WhoAmI; onHelp: () => void }) {
     location.reload();
   };
   const name = me.session?.name ?? me.role;
+  const someone = words.shell.someone(visible(me.tenant), me.role);
   return (
     <Menu
-      label={words.shell.account}
+      label={`${words.shell.account}: ${someone}`}
       isQuiet
       entries={[
         { label: words.shell.screens.preferences, onSelect: () => void navigate({ to: "/preferences" }) },
@@ -126,7 +122,7 @@ function Account({ me, onHelp }: { me: WhoAmI; onHelp: () => void }) {
         <span className={css.avatar} aria-hidden="true">
           {visible(name).slice(0, 2).toUpperCase()}
         </span>
-        <span>{words.shell.someone(visible(me.tenant), me.role)}</span>
+        <span>{someone}</span>
       </span>
     </Menu>
   );

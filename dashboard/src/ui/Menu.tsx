@@ -19,7 +19,8 @@ export function Menu({
   isSmall = false,
   isQuiet = false,
 }: {
-  label: string;
+  /** Where the content of the button does not name it. */
+  label?: string;
   children: React.ReactNode;
   entries: readonly Entry[];
   isSmall?: boolean;
@@ -27,7 +28,10 @@ export function Menu({
 }) {
   return (
     <MenuProvider placement="bottom-end">
-      <MenuButton className={cx(buttonClass("plain", isSmall), css.button, isQuiet && css.isQuiet)} aria-label={label}>
+      <MenuButton
+        className={cx(buttonClass("plain", isSmall), css.button, isQuiet && css.isQuiet)}
+        {...(label === undefined ? {} : { "aria-label": label })}
+      >
         {children}
       </MenuButton>
       <AriaMenu className={css.menu} gutter={4} portal>

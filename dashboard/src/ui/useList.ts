@@ -17,13 +17,18 @@ const REFRESH_MS = 30_000;
 const HINT_MS = 1_000;
 
 /** Reads again when one of the topics changes, at most once a second, and twice a minute anyway. Never while the page is hidden. */
-export function useTopics(topics: readonly string[], refetch: () => void, isHeld = false): void {
+export function useTopics(topics: readonly string[], refetch: () => void, isHeld = false, readAt?: number): void {
   const touched = useApp((state) => topics.reduce((sum, topic) => sum + (state.live.touched[topic] ?? 0), 0));
   const isPaused = useApp((state) => state.live.link === "paused");
   const latest = useRef(refetch);
   latest.current = refetch;
   const isOff = isHeld || isPaused;
   const seen = useRef(touched);
+  // Rows that an earlier visit left in the store may have missed changes.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only when the screen opens
+  useEffect(() => {
+    if (readAt !== undefined && Date.now() - readAt > HINT_MS) latest.current();
+  }, []);
   useEffect(() => {
     if (isOff || document.hidden || seen.current === touched) return;
     const timer = setTimeout(() => {
@@ -43,7 +48,7 @@ export function useTopics(topics: readonly string[], refetch: () => void, isHeld
 export function useList<T>(result: Infinite<T>, topics: readonly string[]) {
   const [isHeld, setHeld] = useState(false);
   const { refetch, fetchNextPage, hasNextPage, isFetchingNextPage, data, error, isFetching } = result;
-  useTopics(topics, () => void refetch({ refetchCachedPages: false }), isHeld);
+  useTopics(topics, () => void refetch({ refetchCachedPages: false }), isHeld, result.fulfilledTimeStamp);
   const fetchMore = useCallback(() => void fetchNextPage(), [fetchNextPage]);
   const pages: Pages<T> = {
     rows: data?.pages.flatMap((page) => page.items) ?? [],

@@ -21,7 +21,7 @@ const SHOWN = 8;
 /** Campaigns with a phase that is in progress or paused, live. */
 export function Active() {
   const query = useFindCampaignsQuery({ phase_status: "in_progress,paused", limit: SHOWN });
-  useTopics(["campaigns"], () => void query.refetch());
+  useTopics(["campaigns"], () => void query.refetch(), false, query.fulfilledTimeStamp);
   return (
     <Panel title={words.overview.active} aside={<Link to="/campaigns">{words.overview.all}</Link>}>
       <Query of={query}>
