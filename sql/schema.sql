@@ -1333,7 +1333,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) IS 'Freezes the certificate of a run that ended before p_before. From then on the run gets no jobs, and its rows may be deleted. Returns false if the run is archived already or has not ended before p_before.';
+COMMENT ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) IS 'Freezes the certificate of a run that ended before p_before. From then on the run gets no send jobs, and its rows may be deleted. Returns false if the run is archived already or has not ended before p_before.';
 
 CREATE FUNCTION execution.audit(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_id uuid, p_outbox_id uuid, p_actor text, p_action text, p_note text) RETURNS void
     LANGUAGE plpgsql
@@ -2727,7 +2727,7 @@ begin
         raise exception 'begin_erasure must be committed before erase_lead' using errcode = 'invalid_parameter_value';
     end if;
 
-    -- Lock one job at a time and release it at once, as await_reservations does.
+    -- Lock one send job at a time and release it at once, as await_reservations does.
     perform set_config('lock_timeout', '10s', true);
     for v_job_id in
         select job.id
@@ -2823,6 +2823,7 @@ begin
        and reply.channel_message_id = any (v_messages);
     update channels.channel_messages as message
        set sender_id = c_erased,
+           recipient_id = c_erased,
            thread = null,
            text = c_erased,
            user_id = null,
@@ -3821,7 +3822,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) IS 'Returns the runs of the tenant that ended before p_before and still have their jobs and items, oldest first, without those that have an item in doubt.';
+COMMENT ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) IS 'Returns the runs of the tenant that ended before p_before and still have their send jobs and items, oldest first, without those that have an item in doubt.';
 
 CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3948,7 +3949,7 @@ begin
     if not exists (select from execution.run_archives as archive where archive.tenant_id = p_tenant_id and archive.run_id = p_run_id) then
         raise exception 'run % is not archived', p_run_id using errcode = 'invalid_parameter_value';
     end if;
-    -- A job has the ids of up to 10000 items, so fewer jobs than items fit into a step.
+    -- A send job has the ids of up to 10000 items, so fewer send jobs than items fit into a step.
     delete from execution.job_queue as job
      where job.tenant_id = p_tenant_id
        and job.id in (select old.id
@@ -3996,7 +3997,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) IS 'Deletes jobs, and when there are none left up to p_limit items with their callbacks, of an archived run. Returns the number of deleted jobs or items; 0 means that none is left.';
+COMMENT ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) IS 'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks. Returns the number of deleted rows; 0 means that none is left.';
 
 CREATE FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4344,14 +4345,14 @@ CREATE FUNCTION execution.refuse_jobs_of_archived_runs() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    -- begin_removal locks this row, so no send job is added during a removal, which deletes the items after the send jobs.
     perform
        from tenancy.tenants as tenant
       where tenant.id = new.tenant_id
         and tenant.removing_since is null
         for key share;
     if not found then
-        raise exception 'execution.job_queue: a tenant that is being removed gets no jobs'
+        raise exception 'execution.job_queue: a tenant that is being removed gets no send jobs'
             using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
     end if;
     if exists (select
@@ -4359,14 +4360,14 @@ begin
                 where archive.tenant_id = new.tenant_id
                   and archive.run_id = new.run_id)
     then
-        raise exception 'execution.job_queue: an archived run gets no jobs, so no key of it is reserved again'
+        raise exception 'execution.job_queue: an archived run gets no send jobs, so no key of it is reserved again'
             using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
     end if;
     return new;
 end
 $$;
 
-COMMENT ON FUNCTION execution.refuse_jobs_of_archived_runs() IS 'Trigger function: refuses a job of an archived run, or of a tenant that is being removed. verify_launch checks that the trigger exists.';
+COMMENT ON FUNCTION execution.refuse_jobs_of_archived_runs() IS 'Trigger function: refuses a send job of an archived run, or of a tenant that is being removed. verify_launch checks that the trigger exists.';
 
 CREATE FUNCTION execution.refuse_unless_archived() RETURNS trigger
     LANGUAGE plpgsql
@@ -5483,7 +5484,7 @@ CREATE FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zon
                       and archive.removed_at is null)
 $$;
 
-COMMENT ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) IS 'Returns the tenants with runs that ended before p_before and still have their jobs and items. Locks nothing.';
+COMMENT ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with time zone) IS 'Returns the tenants with runs that ended before p_before and still have their send jobs and items. Locks nothing.';
 
 CREATE FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5682,7 +5683,7 @@ begin
                and not exists (select from archive)
         ), guarded as (
             -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, the trigger that refuses
-            -- reservations on a restored copy, and the one that refuses jobs of an archived run.
+            -- reservations on a restored copy, and the one that refuses send jobs of an archived run.
             select count(*) = 7 and tenancy.sending_refusal() is null as holds
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass
@@ -9945,7 +9946,7 @@ ALTER TABLE ONLY execution.campaign_runs ALTER COLUMN tenant_id SET STATISTICS 0
 
 ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; run_archives has those whose jobs and items were.';
+COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; run_archives has those whose send jobs and items were.';
 
 CREATE TABLE execution.campaigns (
     id uuid NOT NULL,
@@ -9997,7 +9998,7 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_
 
 ALTER TABLE ONLY execution.channel_outbox FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is deleted only with its archived run, after the jobs that could reserve its key.';
+COMMENT ON TABLE execution.channel_outbox IS 'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key prevents a second call. A row is deleted only with its archived run, after the send jobs that could reserve its key.';
 
 CREATE TABLE execution.claim_order (
     tenant_id uuid NOT NULL,
@@ -10184,7 +10185,7 @@ CREATE TABLE execution.run_archives (
 
 ALTER TABLE ONLY execution.run_archives FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.run_archives IS 'One row per run whose jobs and items retention deletes, with the counts of its launch certificate. The guards let rows of these runs be deleted, and refuse every new job of them, so no key of them can be reserved again.';
+COMMENT ON TABLE execution.run_archives IS 'One row per run whose send jobs and items retention deletes, with the counts of its launch certificate. The guards let rows of these runs be deleted, and refuse every new send job of them, so no key of them can be reserved again.';
 
 CREATE TABLE execution.suppressed_addresses (
     tenant_id uuid NOT NULL,
@@ -11172,9 +11173,9 @@ CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
-CREATE TRIGGER erasures_are_facts BEFORE DELETE OR UPDATE ON execution.erasures FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('what was erased stays recorded');
+CREATE TRIGGER erasures_are_facts BEFORE DELETE OR UPDATE ON execution.erasures FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('the record of an erasure stays as it is');
 
-CREATE TRIGGER erasures_are_never_emptied BEFORE TRUNCATE ON execution.erasures FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('what was erased stays recorded');
+CREATE TRIGGER erasures_are_never_emptied BEFORE TRUNCATE ON execution.erasures FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the record of an erasure stays as it is');
 
 CREATE TRIGGER job_queue_changes_as_the_table_says BEFORE UPDATE OF status ON execution.job_queue FOR EACH ROW WHEN ((((((((old.status <> 'queued'::text) OR (new.status <> 'locked'::text)) AND ((old.status <> 'locked'::text) OR (new.status <> 'completed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'failed'::text))) AND ((old.status <> 'locked'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'queued'::text))) AND ((old.status <> 'failed'::text) OR (new.status <> 'dead'::text)))) EXECUTE FUNCTION tenancy.refuse_change('a send job does not change like this');
 

@@ -1,17 +1,26 @@
-import { mkdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { EMPTY, fill, screens } from "./screens";
-import { expect, isLive, test } from "./test";
+import { expect, isLive, signIn, test } from "./test";
 
 const folder = new URL("../test-results/screens/", import.meta.url).pathname;
+/** The pictures of the README. */
+const images = new URL("../../docs/images/", import.meta.url).pathname;
+const IN_README: Record<string, string> = {
+  "overview-light-1280.png": "overview.png",
+  "campaign-in-progress-light-1280.png": "campaign.png",
+};
 const SIZES = [
   { width: 1280, height: 860 },
   { width: 360, height: 740 },
 ];
 
-test("every screen, to be looked at", async ({ desk, relay, tenant, world, browser }) => {
+test("every screen, to be looked at", async ({ page: desk, relay, world, browser }) => {
   test.setTimeout(300_000);
   mkdirSync(folder, { recursive: true });
+  mkdirSync(images, { recursive: true });
+  const tenant = await world.tenant("acme");
+  await signIn(desk.context(), relay.url, tenant.key);
   const filled = await fill(tenant);
   const empty = await world.tenant();
   const visitor = await browser.newContext();
@@ -33,8 +42,10 @@ test("every screen, to be looked at", async ({ desk, relay, tenant, world, brows
           await page.goto(`${relay.url}/ui${path}`);
           await expect(page.locator("main").getByText(shows).first(), name).toBeVisible();
           if (name !== "not-found") await isLive(page);
+          await expect(page.locator("main [aria-busy=true]")).toHaveCount(0);
           const file = `${name}-${colorScheme}-${size.width}.png`;
           await page.screenshot({ path: join(folder, file) });
+          if (IN_README[file]) copyFileSync(join(folder, file), join(images, IN_README[file]));
           cards.push(`<figure><img src="${file}" loading="lazy"><figcaption>${file}</figcaption></figure>`);
         }
       }

@@ -83,9 +83,9 @@ export class World {
     return JSON.parse(stdout) as T;
   }
 
-  async tenant(): Promise<Tenant> {
+  async tenant(name?: string): Promise<Tenant> {
     this.count += 1;
-    const name = `t${process.pid}-${this.count}`;
+    name ??= `t${process.pid}-${this.count}`;
     const made = await this.command<{ tenant_id: string; admin_key: string }>("tenants", "create", name);
     return new Tenant(this, name, made.tenant_id, made.admin_key);
   }

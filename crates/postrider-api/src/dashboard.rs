@@ -23,7 +23,7 @@ use crate::common::error::ApiError;
 /// The build of the dashboard that is part of this program: a hash, which changes if and only if its files do. `None` if no files are.
 #[must_use]
 pub fn build() -> Option<&'static str> {
-    option_env!("POSTRIDER_DASHBOARD_BUILD").filter(|build| !build.is_empty() && is_embedded())
+    option_env!("DASHBOARD_BUILD").filter(|build| !build.is_empty() && is_embedded())
 }
 
 /// Whether the dashboard's files are part of this program.

@@ -40,11 +40,11 @@ create or replace trigger leads_erasures_are_recorded
 create or replace trigger erasures_are_facts
     before update or delete on execution.erasures
     for each row
-    execute function tenancy.refuse_unless_erased_or_removed('what was erased stays recorded');
+    execute function tenancy.refuse_unless_erased_or_removed('the record of an erasure stays as it is');
 create or replace trigger erasures_are_never_emptied
     before truncate on execution.erasures
     for each statement
-    execute function tenancy.refuse_change('what was erased stays recorded');
+    execute function tenancy.refuse_change('the record of an erasure stays as it is');
 
 create or replace trigger assets_never_change
     before update or delete on execution.assets
@@ -195,7 +195,7 @@ begin
         and tenant.removing_since is null
         for key share;
     if not found then
-        raise exception 'execution.job_queue: a tenant that is being removed gets no jobs'
+        raise exception 'execution.job_queue: a tenant that is being removed gets no send jobs'
             using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
     end if;
     if exists (select
@@ -203,7 +203,7 @@ begin
                 where archive.tenant_id = new.tenant_id
                   and archive.run_id = new.run_id)
     then
-        raise exception 'execution.job_queue: an archived run gets no jobs, so no key of it is reserved again'
+        raise exception 'execution.job_queue: an archived run gets no send jobs, so no key of it is reserved again'
             using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
     end if;
     return new;
@@ -211,7 +211,7 @@ end
 $$;
 revoke all on function execution.refuse_jobs_of_archived_runs() from public;
 comment on function execution.refuse_jobs_of_archived_runs() is
-    'Trigger function: refuses a job of an archived run, or of a tenant that is being removed. verify_launch checks that the '
+    'Trigger function: refuses a send job of an archived run, or of a tenant that is being removed. verify_launch checks that the '
     'trigger exists.';
 create or replace trigger job_queue_has_none_of_archived_runs
     before insert on execution.job_queue

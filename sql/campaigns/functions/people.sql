@@ -295,7 +295,7 @@ begin
         raise exception 'begin_erasure must be committed before erase_lead' using errcode = 'invalid_parameter_value';
     end if;
 
-    -- Lock one job at a time and release it at once, as await_reservations does.
+    -- Lock one send job at a time and release it at once, as await_reservations does.
     perform set_config('lock_timeout', '10s', true);
     for v_job_id in
         select job.id
@@ -391,6 +391,7 @@ begin
        and reply.channel_message_id = any (v_messages);
     update channels.channel_messages as message
        set sender_id = c_erased,
+           recipient_id = c_erased,
            thread = null,
            text = c_erased,
            user_id = null,

@@ -1,4 +1,4 @@
--- Retention of runs: freezes the certificate of an old run, and then deletes its jobs and items in small steps.
+-- Retention of runs: freezes the certificate of an old run, and then deletes its send jobs and items in small steps.
 
 create or replace function execution.tenants_with_old_runs(p_before timestamptz)
 returns table (tenant_id uuid)
@@ -20,11 +20,11 @@ as $$
                       and archive.removed_at is null)
 $$;
 comment on function execution.tenants_with_old_runs(timestamptz) is
-    'Returns the tenants with runs that ended before p_before and still have their jobs and items. Locks nothing.';
+    'Returns the tenants with runs that ended before p_before and still have their send jobs and items. Locks nothing.';
 revoke all on function execution.tenants_with_old_runs(timestamptz) from public;
 grant execute on function execution.tenants_with_old_runs(timestamptz) to postrider_worker;
 
--- Only a dead job may have items in doubt after the end of its run, so the items of the other jobs are not read.
+-- Only a dead send job may have items in doubt after the end of its run, so the items of the other send jobs are not read.
 create or replace function execution.old_runs(p_tenant_id uuid, p_before timestamptz)
 returns table (run_id uuid, is_archived boolean)
 language plpgsql
@@ -57,7 +57,7 @@ begin
 end
 $$;
 comment on function execution.old_runs(uuid, timestamptz) is
-    'Returns the runs of the tenant that ended before p_before and still have their jobs and items, oldest first, without those '
+    'Returns the runs of the tenant that ended before p_before and still have their send jobs and items, oldest first, without those '
     'that have an item in doubt.';
 revoke all on function execution.old_runs(uuid, timestamptz) from public;
 grant execute on function execution.old_runs(uuid, timestamptz) to postrider_worker;
@@ -105,12 +105,12 @@ begin
 end
 $$;
 comment on function execution.archive_run(uuid, uuid, timestamptz, text, text) is
-    'Freezes the certificate of a run that ended before p_before. From then on the run gets no jobs, and its rows may be '
+    'Freezes the certificate of a run that ended before p_before. From then on the run gets no send jobs, and its rows may be '
     'deleted. Returns false if the run is archived already or has not ended before p_before.';
 revoke all on function execution.archive_run(uuid, uuid, timestamptz, text, text) from public;
 grant execute on function execution.archive_run(uuid, uuid, timestamptz, text, text) to postrider_worker;
 
--- Jobs come first: as long as a job exists, the keys of its items must.
+-- Send jobs come first: as long as a send job exists, the keys of its items must.
 create or replace function execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer default 1000)
 returns bigint
 language plpgsql
@@ -132,7 +132,7 @@ begin
     if not exists (select from execution.run_archives as archive where archive.tenant_id = p_tenant_id and archive.run_id = p_run_id) then
         raise exception 'run % is not archived', p_run_id using errcode = 'invalid_parameter_value';
     end if;
-    -- A job has the ids of up to 10000 items, so fewer jobs than items fit into a step.
+    -- A send job has the ids of up to 10000 items, so fewer send jobs than items fit into a step.
     delete from execution.job_queue as job
      where job.tenant_id = p_tenant_id
        and job.id in (select old.id
@@ -180,7 +180,7 @@ begin
 end
 $$;
 comment on function execution.prune_run(uuid, uuid, integer) is
-    'Deletes jobs, and when there are none left up to p_limit items with their callbacks, of an archived run. Returns the number '
-    'of deleted jobs or items; 0 means that none is left.';
+    'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks. Returns the '
+    'number of deleted rows; 0 means that none is left.';
 revoke all on function execution.prune_run(uuid, uuid, integer) from public;
 grant execute on function execution.prune_run(uuid, uuid, integer) to postrider_worker;

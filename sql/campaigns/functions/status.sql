@@ -109,7 +109,7 @@ begin
                and not exists (select from archive)
         ), guarded as (
             -- Duplicates are prevented by the unique key, the triggers that keep rows and keys unchanged, the trigger that refuses
-            -- reservations on a restored copy, and the one that refuses jobs of an archived run.
+            -- reservations on a restored copy, and the one that refuses send jobs of an archived run.
             select count(*) = 7 and tenancy.sending_refusal() is null as holds
               from (select from pg_constraint as wall
                      where wall.conrelid = 'execution.channel_outbox'::regclass

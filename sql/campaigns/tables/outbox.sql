@@ -43,7 +43,7 @@ create table execution.channel_outbox (
 );
 comment on table execution.channel_outbox is
     'One row per item and idempotency key: the reservation of one provider call, then its result. The unique key '
-    'prevents a second call. A row is deleted only with its archived run, after the jobs that could reserve its key.';
+    'prevents a second call. A row is deleted only with its archived run, after the send jobs that could reserve its key.';
 
 -- No index but the primary key begins with the tenant: a lookup of an item by its tenant and id must use the primary key,
 -- even if the planner takes the tenant for one with a single item.

@@ -41,7 +41,7 @@ create table execution.campaign_runs (
 alter table execution.campaign_runs alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_runs is
     'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; '
-    'run_archives has those whose jobs and items were.';
+    'run_archives has those whose send jobs and items were.';
 
 create index campaign_runs_by_campaign on execution.campaign_runs (tenant_id, campaign_id, created_at);
 create index campaign_runs_by_phase on execution.campaign_runs (tenant_id, phase_id, created_at);
@@ -55,7 +55,7 @@ alter table execution.campaign_runs add primary key (tenant_id, id);
 create table execution.run_archives (
     tenant_id      uuid        not null,
     run_id         uuid        not null,
-    -- From this time on the run has no jobs and items, or loses them.
+    -- From this time on the run has no send jobs and items, or loses them.
     archived_at    timestamptz not null default now(),
     -- Time at which the last of its rows was deleted.
     removed_at     timestamptz,
@@ -74,5 +74,5 @@ create table execution.run_archives (
         foreign key (tenant_id, run_id) references execution.campaign_runs (tenant_id, id)
 );
 comment on table execution.run_archives is
-    'One row per run whose jobs and items retention deletes, with the counts of its launch certificate. The guards let '
-    'rows of these runs be deleted, and refuse every new job of them, so no key of them can be reserved again.';
+    'One row per run whose send jobs and items retention deletes, with the counts of its launch certificate. The guards let '
+    'rows of these runs be deleted, and refuse every new send job of them, so no key of them can be reserved again.';

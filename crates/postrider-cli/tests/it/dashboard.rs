@@ -14,7 +14,7 @@ fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> anyhow::Result<
     headers.iter().fold(call, |call, (name, value)| call.header(name, value)).send()
 }
 
-/// What a browser accepts when it opens a page.
+/// The `Accept` header of a browser that opens a page.
 const PAGE: (&str, &str) = ("accept", "text/html,application/xhtml+xml;q=0.9");
 
 /// The files that were built, if the program was compiled with them.

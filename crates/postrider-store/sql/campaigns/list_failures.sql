@@ -1,5 +1,5 @@
 -- The errors of a run's failed items, the most frequent first, each with three of its items. A send job that has ended without a failure
--- is passed over. Errors are counted job by job, so that no more than three ids are kept of each job and error.
+-- is passed over. Errors are counted for each send job, so that no more than three ids are kept of each send job and error.
 with failed as materialized (
     select job.position, items.error, items.total, items.ids
       from execution.job_queue as job

@@ -167,21 +167,25 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<Run>, StoreError> {
     let (at, id) = after.unzip();
+    // The beginning of the period is compared after the limit. Compared before it, a short period makes the planner read and sort all of it.
     let ids = sqlx::query_scalar!(
         r#"
-        select id
-          from execution.campaign_runs
-         where tenant_id = $1
-           and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
-           and ($4::uuid is null or campaign_id = $4)
-           and ($5::text is null or status = $5)
-           and ($7::text is null or channel = $7)
-           and ($8::text is null or provider = $8)
-           and ($9::text is null or cause = $9)
-           and ($10::timestamptz is null or created_at >= $10)
-           and ($11::timestamptz is null or created_at < $11)
+        select id as "id!"
+          from (select id, created_at
+                  from execution.campaign_runs
+                 where tenant_id = $1
+                   and ($2::timestamptz is null or (created_at, id) < ($2, $3::uuid))
+                   and ($4::uuid is null or campaign_id = $4)
+                   and ($5::text is null or status = $5)
+                   and ($7::text is null or channel = $7)
+                   and ($8::text is null or provider = $8)
+                   and ($9::text is null or cause = $9)
+                   and ($11::timestamptz is null or created_at < $11)
+                 order by created_at desc, id desc
+                 limit $6) as newest
+         where $10::timestamptz is null
+            or created_at >= $10
          order by created_at desc, id desc
-         limit $6
         "#,
         tenant.0,
         at.map(ToSqlx::to_sqlx) as _,

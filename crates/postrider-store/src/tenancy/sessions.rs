@@ -193,7 +193,7 @@ pub async fn page(
         .collect())
 }
 
-/// What a caller is, for people: its tenant, its key and its session.
+/// A caller as people know it: its tenant, its key and its session.
 #[derive(Debug, Clone)]
 pub struct Introduction {
     /// Name of the tenant.

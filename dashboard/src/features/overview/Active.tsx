@@ -41,22 +41,25 @@ export function Active() {
   );
 }
 
-/** The phase at work: the first one in progress or paused. */
-function phaseAtWork(campaign: Campaign): string | undefined {
+/** The phase at work: the first one in progress or paused. Before the first snapshot, the list says so. */
+function phaseAtWork(row: CampaignRow, campaign: Campaign | undefined) {
+  const phases = row.phases.map((listed) => ({
+    name: listed.phase,
+    channel: listed.channel,
+    status: campaign?.known[listed.phase] ? shown(campaign, listed.phase) : listed.status,
+    percentage: campaign?.known[listed.phase]?.progressPercentage ?? listed.progress_percentage,
+    run: campaign?.known[listed.phase]?.run,
+  }));
   return (
-    ["in_progress", "paused"].flatMap((status) =>
-      campaign.order.filter((name) => shown(campaign, name) === status),
-    )[0] ?? campaign.order.at(-1)
+    phases.find(({ status }) => status === "in_progress") ??
+    phases.find(({ status }) => status === "paused") ??
+    phases.at(-1)
   );
 }
 
 function One({ row }: { row: CampaignRow }) {
   const { campaign } = useCampaign(row.id);
-  const name = campaign && phaseAtWork(campaign);
-  const phase = name === undefined ? undefined : campaign?.known[name];
-  const status = campaign && name !== undefined ? shown(campaign, name) : undefined;
-  const channel = row.phases.find((listed) => listed.phase === name)?.channel;
-  const run = phase?.run;
+  const { name, channel, status, percentage = 0, run } = phaseAtWork(row, campaign) ?? {};
   return (
     <div className={css.campaign} data-campaign={row.id} data-sequence={campaign?.lastApplied}>
       <span className={css.name}>
@@ -71,7 +74,7 @@ function One({ row }: { row: CampaignRow }) {
       {run ? (
         <Bar segments={segments(run)} total={run.intended} />
       ) : (
-        <Bar segments={[{ name: "done", tone: "good", count: phase?.progressPercentage ?? 0 }]} total={100} />
+        <Bar segments={[{ name: "done", tone: "good", count: percentage }]} total={100} />
       )}
       <span className={css.counts}>
         {run
@@ -83,7 +86,7 @@ function One({ row }: { row: CampaignRow }) {
               inDoubt: run.inDoubt,
               inFlight: run.inFlight,
             })
-          : percent(phase?.progressPercentage ?? 0)}
+          : percent(percentage)}
       </span>
       {run?.waiting && (
         <span className={css.waits}>

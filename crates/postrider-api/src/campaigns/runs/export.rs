@@ -37,9 +37,9 @@ const PAGE: i64 = 1_000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExportQuery {
-    /// The format of the file.
+    /// The format of the file, `csv` unless given.
     #[serde(default)]
-    #[param(inline, value_type = ShownFormat, required = false, default = "csv")]
+    #[param(inline, value_type = Option<ShownFormat>)]
     format: Format,
     /// Only those in this state.
     #[param(inline, value_type = Option<words::ItemState>)]

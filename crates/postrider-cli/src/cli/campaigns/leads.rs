@@ -166,7 +166,11 @@ async fn act(command: LeadsCommand, installation: &Installation) -> anyhow::Resu
             pool::commit(transaction).await?;
             ask::confirm(
                 yes,
-                &format!("this erases {} of tenant `{}` for ever", counted(found.len()), tenant.name),
+                &format!(
+                    "this erases {} of tenant `{}` for ever",
+                    counted(i64::try_from(found.len()).unwrap_or(i64::MAX), "lead", "leads"),
+                    tenant.name
+                ),
                 "nothing was erased",
             )?;
             let mut open = Vec::new();
@@ -175,8 +179,13 @@ async fn act(command: LeadsCommand, installation: &Installation) -> anyhow::Resu
                 let Some(erasure) = leads::erase(&pool, tenant.id, lead.id, &actor()).await? else {
                     continue;
                 };
-                if matches!(erasure, Erasure::Open { .. }) {
-                    open.push(lead.id.to_string());
+                if let Erasure::Open { open_items, open_messages } = &erasure {
+                    open.push(format!(
+                        "{} is suppressed but not erased yet: {} in flight or in doubt, {} being answered",
+                        lead.id,
+                        counted(*open_items, "item is", "items are"),
+                        counted(*open_messages, "chat message is", "chat messages are")
+                    ));
                 }
                 done.push((lead.id, erasure));
             }
@@ -186,20 +195,18 @@ async fn act(command: LeadsCommand, installation: &Installation) -> anyhow::Resu
                 output::json(&done)?;
             }
             for (id, erasure) in done {
-                match erasure {
-                    Erasure::Done { items, messages, .. } => {
-                        message!("{id} is erased, from {items} items and {messages} chat messages");
-                    }
-                    Erasure::Open { open_items, open_messages } => message!(
-                        "{id} is suppressed and not erased yet: {open_items} items are in flight or in doubt, {open_messages} chat \
-                         messages are being answered"
-                    ),
+                if let Erasure::Done { items, messages, .. } = erasure {
+                    message!(
+                        "{id} is erased, from {} and {}",
+                        counted(items, "item", "items"),
+                        counted(messages, "chat message", "chat messages")
+                    );
                 }
             }
             anyhow::ensure!(
                 open.is_empty(),
-                "{} not erased yet; resolve their items in doubt (`postrider in-doubt list`), then run the command again",
-                open.join(", ")
+                "{}; resolve the items in doubt (`postrider in-doubt list`), then run the command again",
+                open.join("; ")
             );
             Ok(())
         }
@@ -247,6 +254,6 @@ fn report(done: &[Lead], json: bool, words: impl Fn(&Lead) -> String) -> anyhow:
     Ok(())
 }
 
-fn counted(leads: usize) -> String {
-    if leads == 1 { "1 lead".to_owned() } else { format!("{leads} leads") }
+fn counted(count: i64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }

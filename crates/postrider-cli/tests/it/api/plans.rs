@@ -366,7 +366,8 @@ async fn fill_the_rest(stage: &Stage) -> anyhow::Result<()> {
              insert into jobs.functions (id, tenant_id, name, kind, target)
              values (gen_random_uuid(), '{tenant}', 'noop', 'builtin', 'noop');
              insert into jobs.job_runs (tenant_id, function_name, lock_key, status, completed_at, created_at, grain, grain_start)
-             select '{tenant}', 'noop', n::text, 'completed', now(), now() - n * interval '1 minute', 'day', now()
+             select '{tenant}', 'noop', n::text, 'completed', now(),
+                    now() - case when n <= 1440 then interval '1 hour' else n * interval '2 minutes' end, 'day', now()
                from generate_series(1, 30000) as n;
              insert into jobs.sync_errors (tenant_id, error_type, error_code, error_message, source_entity_type, source_entity_id,
                     is_resolved, resolved_at, resolved_by)

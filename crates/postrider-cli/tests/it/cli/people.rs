@@ -35,7 +35,7 @@ async fn a_person_is_traced_by_address_with_the_reason_of_every_item() -> anyhow
     assert_eq!(stage.json(&["leads", "show", "lead1@example.com"])?, traced["leads"]);
     assert_refused(
         &stage.run(&["trace", "nobody@example.com"])?,
-        "tenant `acme` has no campaign, run, job, item, key, correlation id or person `nobody@example.com`",
+        "tenant `acme` has no campaign, run, send job, item, key, correlation id or person `nobody@example.com`",
     );
     Ok(())
 }
@@ -107,8 +107,11 @@ async fn a_person_in_doubt_is_not_erased_and_the_command_says_what_to_do() -> an
     let items = worker.reserve(&job, 1).await?;
     worker.settle(&[(items[0], "in_doubt", "no answer")]).await?;
     let refused = stage.run(&["leads", "erase", "lead1@example.com", "--yes"])?;
-    assert_refused(&refused, "not erased yet; resolve their items in doubt (`postrider in-doubt list`)");
-    assert!(refused.stderr.contains("1 items are in flight or in doubt"), "{}", refused.stderr);
+    assert_refused(
+        &refused,
+        "resolve the items in doubt (`postrider in-doubt list`), then run the command again",
+    );
+    assert!(refused.stderr.contains("1 item is in flight or in doubt"), "{}", refused.stderr);
     stage.stdout(&[
         "in-doubt",
         "resolve",

@@ -166,6 +166,7 @@ async fn a_command_that_changes_something_prints_it_as_json() -> anyhow::Result<
     assert_eq!((&closed[0]["id"], &closed[0]["state"]), (&event, &json!("processed")));
     assert_eq!(world.json(&["migrate"])?["applied"], json!([]));
     assert_eq!(world.json(&["tenants", "rotate-context-key"])?, json!({ "rotated": true }));
+    with_secret(&[&["accounts", "add", "kept"], &at[..]].concat())?;
     let replace = ["--database-url", &world.admin_url(), "master-key", "replace-lost", "--yes", "--json"];
     let replaced = run_with_input(postrider().env("POSTRIDER_MASTER_KEY", OTHER_KEY).args(replace), "")?;
     let replaced: Value = serde_json::from_str(&succeeded(replaced)?.stdout)?;
@@ -173,7 +174,7 @@ async fn a_command_that_changes_something_prints_it_as_json() -> anyhow::Result<
     Ok(())
 }
 
-// What people decide about work that failed.
+// Decisions of people about work that failed.
 #[tokio::test]
 async fn a_command_that_settles_something_prints_it_as_json() -> anyhow::Result<()> {
     let stage = Stage::new(1).await?;

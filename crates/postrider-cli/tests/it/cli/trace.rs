@@ -159,7 +159,7 @@ async fn a_missing_subject_is_reported_with_the_next_step() -> anyhow::Result<()
         assert_refused(
             &stage.run(&["trace", id])?,
             &format!(
-                "tenant `acme` has no campaign, run, send job, item, key or correlation id `{id}`; `postrider campaign status`"
+                "tenant `acme` has no campaign, run, send job, item, key, correlation id or person `{id}`; `postrider campaign status`"
             ),
         );
     }

@@ -265,6 +265,8 @@ fn a_process_that_ends_leaves_the_run_file_to_those_that_still_serve() -> anyhow
 const READING: &[&[&str]] = &[
     &["accounts", "check"],
     &["accounts", "list"],
+    &["campaign", "export", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
+    &["campaign", "failures", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["campaign", "status"],
     &["campaign", "verify", "spring"],
     &["campaign", "watch", "spring"],
@@ -289,6 +291,9 @@ const READING: &[&[&str]] = &[
     &["jobs", "schedule", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["jobs", "show", "0190f3a2-7c1e-7f00-8000-0123456789ab"],
     &["keys", "list"],
+    &["leads", "list"],
+    &["leads", "show", "ada@example.org"],
+    &["overview"],
     &["relay", "sinks"],
     &["tenants", "context", "acme"],
     &["tenants", "list"],

@@ -98,7 +98,7 @@ fn sink(sim: &Sim) -> [(&'static str, String); 4] {
         ("POSTRIDER_OUTBOUND__ALLOW_PRIVATE", "true".to_owned()),
         ("POSTRIDER_RELAY__SINKS__CRM__KIND", "http".to_owned()),
         ("POSTRIDER_RELAY__SINKS__CRM__URL", format!("{}/hooks/crm", sim.http_url)),
-        ("POSTRIDER_RELAY__SINKS__CRM__SECRETS", "['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw']".to_owned()),
+        ("POSTRIDER_RELAY__SINKS__CRM__SECRETS", r#"["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]"#.to_owned()),
     ]
 }
 

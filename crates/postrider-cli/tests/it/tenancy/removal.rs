@@ -79,8 +79,8 @@ async fn nothing_of_a_removed_tenant_is_left_and_nothing_of_another_changes() ->
     assert_eq!(rows(&admin, gone.id).await?, counts);
     // The guards hold as long as the tenant is not being removed.
     for table in [
-        "execution.channel_outbox",
-        "execution.job_queue",
+        "execution.campaign_runs",
+        "execution.run_archives",
         "execution.campaign_audit_log",
         "tenancy.audit_log",
         "execution.assets",

@@ -70,7 +70,7 @@ async fn an_old_run_loses_its_rows_and_keeps_its_certificate_and_no_key_is_reser
     let (theirs, _) = sent(&stage, other, 2).await?;
     age(&stage, old, "31 days").await?;
     let before = certificate(&stage, stage.own, old).await?;
-    assert_eq!(before, ["partial/8/7/1/0/0/true 8/7/1/0/3"]);
+    assert_eq!(before, ["partial/8/7/1/0/0/t 8/7/1/0/3"]);
     let key = texts(
         &stage.admin,
         format!("select idempotency_key from execution.channel_outbox where run_id = '{old}' order by 1"),

@@ -37,6 +37,7 @@ const TABLES: &[&str] = &[
     "execution.account_states",
     "execution.campaign_audit_log",
     "execution.campaign_events",
+    "execution.run_archives",
 ];
 
 const CLAIM_SECOND_JOB: &str = "select from execution.claim_queued_jobs('{t}', 'v')";
@@ -56,6 +57,20 @@ const AGE_EVENTS: &str = "set local session_replication_role = replica;
 const RESERVE: &str = "(array['{t}']::uuid[], 'v', array['{job2}']::uuid[], array[1], array[1], array[2],
     array[gen_random_uuid(), gen_random_uuid()], array['a', 'b'], array[null, null]::bytea[], array[null, null]::text[],
     array[null, null]::text[])";
+
+/// A run that ended long ago.
+const AGE_RUN: &str = "set local session_replication_role = replica;
+    update execution.campaign_runs set status = 'completed', created_at = now() - interval '3 days',
+           started_at = now() - interval '3 days', finished_at = now() - interval '2 days' where tenant_id = '{t}' and id = '{run}';
+    update execution.job_queue set status = 'completed', outcome = 'completed', succeeded = 1, failed = 0, skipped = 0,
+           locked_by = null, locked_at = null, finished_at = now() where tenant_id = '{t}' and run_id = '{run}';
+    set local session_replication_role = origin";
+const ARCHIVE_RUN: &str = "set local session_replication_role = replica;
+    insert into execution.run_archives (tenant_id, run_id, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)
+    values ('{t}', '{run}', 2, 0, 2, 0, 0, 0, 0, 0);
+    update execution.job_queue set status = 'completed', outcome = 'completed', succeeded = 1, failed = 0, skipped = 0,
+           locked_by = null, locked_at = null, finished_at = now() where tenant_id = '{t}' and run_id = '{run}';
+    set local session_replication_role = origin";
 
 /// Functions that change rows: what happens before, and the arguments.
 const CHANGES: &[(&str, &str, &str)] = &[
@@ -140,6 +155,20 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
     ("suppress_lead", "", "('{t}', '{lead}', 'why', 'me')"),
     (
+        "unsuppress_lead",
+        "select execution.suppress_lead('{t}', '{lead}', 'why', 'me')",
+        "('{t}', '{lead}', 'asked for it', 'me')",
+    ),
+    ("begin_erasure", "", "('{t}', '{lead}')"),
+    (
+        "erase_lead",
+        "update execution.leads set erasing_since = now() - interval '1 minute', suppressed_at = now() - interval '1 minute',
+                suppression_reason = 'erased' where tenant_id = '{t}' and id = '{lead2}'",
+        "('{t}', '{lead2}', 'me')",
+    ),
+    ("archive_run", AGE_RUN, "('{t}', '{run}', now() - interval '25 hours', null, 'me')"),
+    ("prune_run", ARCHIVE_RUN, "('{t}', '{run}', 1000)"),
+    (
         "import_leads",
         "insert into execution.lead_intake (intake, line, lead_id, identity, email, attributes)
          select '{run}', 1, gen_random_uuid(), identity, email, '{\"known\": true}' from execution.leads
@@ -148,16 +177,18 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Functions that only read.
-const READS: &[(&str, &str)] = &[
-    ("read_job", "('{t}', 'w', '{job}', 1)"),
-    ("read_accounts", "('{t}', 'w', '{job}', 1)"),
-    ("read_audience", "('{t}', 'w', '{job}', 1, true)"),
-    ("read_account_states", "(array['{t}']::uuid[], 'w', array['{job}']::uuid[])"),
-    ("await_reservations", "('{t}', '{campaign}', 'first')"),
-    ("run_progress", "('{t}', array['{run}']::uuid[])"),
-    ("verify_launch", "('{t}', '{run}')"),
-    ("launch_evidence", "('{t}', '{run}')"),
+/// Functions that only read: what happens before, and the arguments.
+const READS: &[(&str, &str, &str)] = &[
+    ("read_job", OPEN_CIRCUIT, "('{t}', 'w', '{job}', 1)"),
+    ("read_accounts", OPEN_CIRCUIT, "('{t}', 'w', '{job}', 1)"),
+    ("read_audience", OPEN_CIRCUIT, "('{t}', 'w', '{job}', 1, true)"),
+    ("read_account_states", OPEN_CIRCUIT, "(array['{t}']::uuid[], 'w', array['{job}']::uuid[])"),
+    ("await_reservations", OPEN_CIRCUIT, "('{t}', '{campaign}', 'first')"),
+    ("run_progress", OPEN_CIRCUIT, "('{t}', array['{run}']::uuid[])"),
+    ("verify_launch", OPEN_CIRCUIT, "('{t}', '{run}')"),
+    ("launch_evidence", OPEN_CIRCUIT, "('{t}', '{run}')"),
+    ("old_runs", AGE_RUN, "('{t}', now() - interval '25 hours')"),
+    ("find_leads", OPEN_CIRCUIT, "('{t}', '{email}')"),
 ];
 
 impl Subject {
@@ -196,6 +227,8 @@ impl Subject {
             ("item1", items[1].to_string()),
             ("key0", stage.look("idempotency_key", "channel_outbox", items[0]).await?),
             ("lead", job.item_ids[0].to_string()),
+            ("lead2", texts(&stage.admin, format!("select item_ids[1]::text from execution.job_queue where status = 'queued' and run_id = '{run}'")).await?.concat()),
+            ("email", stage.look("email", "leads", job.item_ids[0]).await?),
             ("account", stage.look("provider_account_id", "campaign_runs", run).await?),
         ];
         Ok(Self { stage, twin, names })
@@ -276,12 +309,12 @@ async fn changed(subject: &Subject, before: &str, call: &str) -> anyhow::Result<
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_reads_no_row_of_another_tenant_with_the_same_ids() -> anyhow::Result<()> {
     let subject = Subject::new().await?;
-    for (name, arguments) in READS {
+    for (name, before, arguments) in READS {
         let sql =
             format!("select to_jsonb(answer)::text from execution.{name}{arguments} as answer order by 1");
         let call = subject.filled(&sql);
         let mut client = subject.stage.admin.begin().await?;
-        execute(&mut *client, subject.filled(OPEN_CIRCUIT)).await?;
+        execute(&mut *client, subject.filled(before)).await?;
         let alone = texts(&mut *client, &call).await?;
         assert!(!alone.is_empty(), "{call}");
         subject.copy(&mut client).await?;
@@ -301,7 +334,7 @@ async fn every_function_that_takes_a_tenant_is_tried() -> anyhow::Result<()> {
             and has_function_privilege(role, oid, 'execute')
             and proargnames[1] in ('p_tenant_id', 'p_tenant_ids')";
     let functions: BTreeSet<String> = texts(&stage.admin, functions).await?.into_iter().collect();
-    let tried = CHANGES.iter().map(|(name, ..)| *name).chain(READS.iter().map(|(name, _)| *name));
+    let tried = CHANGES.iter().chain(READS).map(|(name, ..)| *name);
     assert_eq!(functions, tried.map(str::to_owned).collect());
     Ok(())
 }

@@ -87,7 +87,7 @@ async fn alerts_and_cards_are_listed_and_decided() -> anyhow::Result<()> {
     ");
     assert_eq!(stage.jobs_json(&["alerts"])?.as_array().map(Vec::len), Some(1));
     assert_snapshot!(in_order(&stage.told(&["cards", "--all"])?), @r"
-    CARD STATUS DAY WHAT WHAT TO DO DECIDED
+    CARD STATUS DAY CONDITION RECOMMENDATION DECIDED
     card_[id] OPEN [date] 6 jobs failed Look at the dead letters, mend what they name, and retry or resolve each of them. -
     card_[id] RESOLVED [date] SKU001 runs out Look at the evidence, and resolve or dismiss this card. by postrider: the alert resolved itself
     ");

@@ -47,7 +47,7 @@ async fn functions_are_set_listed_and_removed_and_a_secret_is_shown_once() -> an
     succeeded(stage.jobs(&["function", "put", "quiet", "--builtin", "noop"])?)?;
     let listed = stage.told(&["function", "list"])?;
     assert_snapshot!(listed, @r"
-    FUNCTION WHAT IT IS ONCE PER TIMEOUT RETRIES SET
+    FUNCTION TARGET ONCE PER TIMEOUT RETRIES SET
     quiet builtin noop 5min 60 s 3, after 1000 ms, then 5 times as long, 30000 ms at most [date] [time]
     rebuild sql public.rebuild day 60 s none [date] [time]
     sync https://example.com/sync day 60 s 3, after 1000 ms, then 5 times as long, 30000 ms at most [date] [time]

@@ -252,7 +252,7 @@ async fn older_files_on_a_new_machine_are_recognised_by_the_second_database_alon
     postgres.restore_files()?;
     postgres.start_again().await?;
     let elsewhere = Site::at(postgres.home())?;
-    // What the database and the machine know shows nothing.
+    // Neither the database nor the machine shows that this is a copy.
     let (found, is_failure) = elsewhere.doctor()?;
     assert!(!is_failure, "{found}");
     let server = Server::start_with_witness(with_second(&elsewhere, &second)?, "campaigns")?;
