@@ -32,9 +32,11 @@ begin
     select coalesce(sum(job.succeeded + job.skipped), 0) as went_well,
            coalesce(sum(job.failed), 0) as failed
       into v_items
-      from execution.job_queue as job
-     where job.tenant_id = p_tenant_id
-       and job.run_id = v_run.id;
+      from (select ended.succeeded, ended.skipped, ended.failed
+              from execution.job_queue as ended
+             where ended.tenant_id = p_tenant_id
+               and ended.run_id = v_run.id
+             order by ended.position) as job; -- in the order of an index, as in finish_run
     if cardinality(v_runs) > 1 or v_items.went_well + v_items.failed < v_all then
         select count(*) filter (where lead.went_well) as went_well,
                count(*) filter (where not lead.went_well and not lead.is_open) as failed

@@ -263,9 +263,12 @@ begin
                else 'partial'
            end
       into v_status
-      from execution.job_queue as job
-     where job.tenant_id = p_tenant_id
-       and job.run_id = p_run_id;
+      from (select ended.outcome
+              from execution.job_queue as ended
+             where ended.tenant_id = p_tenant_id
+               and ended.run_id = p_run_id
+             -- Only job_queue_by_run has this order. Where the statistics know one run, the primary key would seem to cost no more.
+             order by ended.position) as job;
     update execution.campaign_runs
        set status = v_status,
            finished_at = now()

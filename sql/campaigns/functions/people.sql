@@ -375,6 +375,13 @@ begin
      where line.tenant_id = p_tenant_id
        and line.note <> c_erased
        and (line.subject = 'lead:' || p_lead_id
+            or line.subject in (select 'reply:' || reply.id
+                                  from channels.channel_outbox as reply
+                                 where reply.tenant_id = p_tenant_id and reply.channel_message_id = any (v_messages))
+            or line.subject in (select 'link:' || link.id
+                                  from channels.channel_links as link
+                                 where link.tenant_id = p_tenant_id and link.sender_id = any (v_senders))
+            or line.subject = any (array(select 'message:' || message_id from unnest(v_messages) as message_id))
             or strpos(lower(line.note), lower(v_lead.email)) > 0 or strpos(line.note, v_lead.phone) > 0);
     update tenancy.requests as request
        set body = null

@@ -43,7 +43,11 @@ as $$
                       coalesce(sum(case when done.is_done then job.skipped else items.skipped end), 0)::bigint as skipped,
                       coalesce(sum(items.in_doubt), 0)::bigint as in_doubt,
                       coalesce(sum(items.reserved - items.in_doubt), 0)::bigint as in_flight
-                 from execution.job_queue as job
+                 from (select queued.*
+                         from execution.job_queue as queued
+                        where queued.tenant_id = run.tenant_id
+                          and queued.run_id = run.id
+                        order by queued.position) as job -- in the order of an index, as in finish_run
                       cross join lateral (
                           select case job.status
                                      when 'completed' then true
@@ -61,9 +65,7 @@ as $$
                             from execution.channel_outbox as item
                            where item.tenant_id = job.tenant_id
                              and item.job_id = job.id
-                             and not done.is_done) as items
-                where job.tenant_id = run.tenant_id
-                  and job.run_id = run.id) as jobs
+                             and not done.is_done) as items) as jobs
      where run.tenant_id = p_tenant_id
        and run.id = any (p_run_ids)
 $$;

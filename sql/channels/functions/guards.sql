@@ -35,7 +35,7 @@ create or replace trigger channel_messages_are_facts
     on channels.channel_messages
     for each row
     execute function tenancy.refuse_unless_erased_or_removed(
-        'a received message stays as it was written', 'sender_id', 'thread', 'text', 'user_id', 'last_error');
+        'a received message stays as it was written', 'sender_id', 'recipient_id', 'thread', 'text', 'user_id', 'last_error');
 create or replace trigger channel_messages_open_ones_are_kept
     before delete on channels.channel_messages
     for each row

@@ -17,7 +17,9 @@ begin
        set removing_since = v_now
      where tenant.id = p_tenant_id
        and tenant.removing_since is null;
-    -- Without keys no request can act for the tenant.
+    -- Without keys and their sessions no request can act for the tenant.
+    delete from tenancy.login_codes as code where code.tenant_id = p_tenant_id;
+    delete from tenancy.sessions as session where session.tenant_id = p_tenant_id;
     delete from tenancy.api_keys as key where key.tenant_id = p_tenant_id;
     update jobs.schedules as schedule
        set enabled = false
@@ -28,7 +30,7 @@ $$;
 revoke all on function tenancy.begin_removal(uuid) from public;
 comment on function tenancy.begin_removal(uuid) is
     'Marks a tenant as being removed: its rows may be deleted, it gets no send jobs, and its accounts take no webhooks. Deletes '
-    'its API keys and disables its schedules. Repeating the call changes nothing.';
+    'its API keys and sessions and disables its schedules. Repeating the call changes nothing.';
 
 create or replace function tenancy.tenant_tables()
 returns table (name text, referenced_by text[])

@@ -1,4 +1,5 @@
--- One item with its send job, its run, its accounts and its doubt. Every join follows a primary key.
+-- One item with its send job, its run, its accounts and its doubt. Every join follows a primary key. `offset 0` keeps the planner from
+-- joining the tables in another order, in which it may read all send jobs of the tenant.
 select item.id,
        item.run_id,
        item.job_id,
@@ -43,20 +44,22 @@ select item.id,
        doubt.next_look_at as "next_look_at?: jiff_sqlx::Timestamp",
        doubt.is_for_person as "is_for_person?",
        doubt.note as "note?"
-  from execution.channel_outbox as item
-       join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
-       join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-       join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-       join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
+  from (select * from execution.channel_outbox where tenant_id = $1 and id = $2 offset 0) as item
+       join lateral (
+           select * from execution.job_queue where tenant_id = item.tenant_id and id = item.job_id offset 0) as job on true
+       join lateral (
+           select * from execution.campaign_runs where tenant_id = item.tenant_id and id = item.run_id offset 0) as run on true
+       join lateral (
+           select * from execution.campaign_phases where tenant_id = item.tenant_id and id = run.phase_id offset 0) as phase on true
+       join lateral (
+           select * from execution.assets where tenant_id = item.tenant_id and id = run.asset_id offset 0) as asset on true
        cross join lateral (
            select execution.doubted_since(
                item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
                job.locked_by, job.locked_at, job.attempts)) as doubted (since)
-       left join execution.lead_lists as list on list.tenant_id = phase.tenant_id and list.id = phase.list_id
+       left join execution.lead_lists as list on list.tenant_id = item.tenant_id and list.id = phase.list_id
        left join tenancy.provider_accounts as account
-         on account.tenant_id = run.tenant_id and account.id = run.provider_account_id
+         on account.tenant_id = item.tenant_id and account.id = run.provider_account_id
        left join tenancy.provider_accounts as other
          on other.tenant_id = item.tenant_id and other.id = item.moved_to_account_id
        left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
- where item.tenant_id = $1
-   and item.id = $2

@@ -64,6 +64,9 @@ const AGE_RUN: &str = "set local session_replication_role = replica;
            started_at = now() - interval '3 days', finished_at = now() - interval '2 days' where tenant_id = '{t}' and id = '{run}';
     update execution.job_queue set status = 'completed', outcome = 'completed', succeeded = 1, failed = 0, skipped = 0,
            locked_by = null, locked_at = null, finished_at = now() where tenant_id = '{t}' and run_id = '{run}';
+    update execution.channel_outbox set status = 'sent', in_doubt_since = null, finalized_at = now()
+     where tenant_id = '{t}' and run_id = '{run}';
+    delete from execution.doubts where tenant_id = '{t}';
     set local session_replication_role = origin";
 const ARCHIVE_RUN: &str = "set local session_replication_role = replica;
     insert into execution.run_archives (tenant_id, run_id, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)

@@ -172,7 +172,15 @@ async fn a_campaign_that_needs_a_snapshot_leaves_the_stream_which_goes_on() -> a
     let message = named(&mut reading, "snapshot_required").await?;
     assert_eq!((&message["campaignId"], &message["reason"]), (&json!(other), &json!("ahead")));
     write(&stage.app, acme, third, 1).await?;
-    assert_eq!(named(&mut reading, "overview").await?["phases"]["in_progress"], 3);
+    // The first overview may be of the time before the change.
+    let mut in_progress = Value::Null;
+    for _ in 0..5 {
+        in_progress = named(&mut reading, "overview").await?["phases"]["in_progress"].clone();
+        if in_progress == 2 {
+            break;
+        }
+    }
+    assert_eq!(in_progress, 2);
     Ok(())
 }
 
