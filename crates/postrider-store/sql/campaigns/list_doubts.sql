@@ -37,7 +37,7 @@ with marked as (
                item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
                job.locked_by, job.locked_at, job.attempts) as since
       from (select id from marked union all select id from silent) as wanted
-           -- One index lookup per item: a join could read every item of the tenant.
+           -- One index lookup per item and per send job: a join could read every item of the tenant.
            cross join lateral (
                select found.*
                  from execution.channel_outbox as found
@@ -45,7 +45,13 @@ with marked as (
                   and found.id = wanted.id
                 offset 0
            ) as item
-           join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
+           cross join lateral (
+               select found.*
+                 from execution.job_queue as found
+                where found.tenant_id = $1
+                  and found.id = item.job_id
+                offset 0
+           ) as job
 )
 select item.id as "id!",
        item.run_id as "run_id!",
