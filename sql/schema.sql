@@ -4828,7 +4828,7 @@ CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETUR
                                            item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
                                            job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
                             from execution.channel_outbox as item
-                           where item.tenant_id = job.tenant_id
+                           where item.tenant_id = p_tenant_id
                              and item.job_id = job.id
                              and not done.is_done) as items) as jobs
      where run.tenant_id = p_tenant_id
