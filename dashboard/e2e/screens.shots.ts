@@ -1,6 +1,6 @@
 import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { EMPTY, fill, screens } from "./screens";
+import { EMPTY, fill, limited, screens } from "./screens";
 import { expect, isLive, signIn, test } from "./test";
 
 const folder = new URL("../test-results/screens/", import.meta.url).pathname;
@@ -21,7 +21,9 @@ test("every screen, to be looked at", async ({ page: desk, relay, world, browser
   mkdirSync(images, { recursive: true });
   const tenant = await world.tenant("acme");
   await signIn(desk.context(), relay.url, tenant.key);
+  const inProgress = await limited(tenant, "Autumn offer", 640, 420);
   const filled = await fill(tenant);
+  const live = { name: "campaign-in-progress", path: `/campaigns/${inProgress}`, shows: "Waiting" };
   const empty = await world.tenant();
   const visitor = await browser.newContext();
   await visitor.request.post(`${relay.url}/api/v2/session`, {
@@ -31,7 +33,7 @@ test("every screen, to be looked at", async ({ page: desk, relay, world, browser
   const emptyPage = await visitor.newPage();
   const cards: string[] = [];
   for (const [page, list] of [
-    [desk, screens(filled)],
+    [desk, [...screens(filled), live]],
     [emptyPage, EMPTY],
   ] as const) {
     for (const { name, path, shows } of list) {

@@ -110,7 +110,6 @@ function Account({ me, onHelp }: { me: WhoAmI; onHelp: () => void }) {
   const someone = words.shell.someone(visible(me.tenant), me.role);
   return (
     <Menu
-      label={`${words.shell.account}: ${someone}`}
       isQuiet
       entries={[
         { label: words.shell.screens.preferences, onSelect: () => void navigate({ to: "/preferences" }) },
@@ -118,6 +117,7 @@ function Account({ me, onHelp }: { me: WhoAmI; onHelp: () => void }) {
         { label: words.shell.signOut, onSelect: () => void signOut() },
       ]}
     >
+      <span className="visually-hidden">{words.shell.account}</span>
       <span className={css.who}>
         <span className={css.avatar} aria-hidden="true">
           {visible(name).slice(0, 2).toUpperCase()}
