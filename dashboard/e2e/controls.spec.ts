@@ -84,7 +84,9 @@ test.describe("a button that is pressed ten times while responses are lost", () 
     });
     await panel.getByRole("button", { name: "Retry request" }).click();
     await expect(panel).toBeHidden();
-    const log = await tenant.get<{ items: { action: string }[] }>(`/audit?source=campaigns&campaign_id=${campaign}`);
+    // The lines about items name their run.
+    const [mail] = (await tenant.status(campaign)).phases;
+    const log = await tenant.get<{ items: { action: string }[] }>(`/audit?source=campaigns&run_id=${mail?.run?.id}`);
     expect(log.items.filter((line) => line.action.startsWith("item.resolved_as_"))).toHaveLength(1);
   });
 });
