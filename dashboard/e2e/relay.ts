@@ -116,10 +116,14 @@ export class Relay {
     outgoing: ServerResponse,
     trouble?: Trouble,
   ): void {
-    // The server has carried it out; its response is lost.
+    // The server has carried it out, and its response is lost after its head. Without a head Chromium sends a request again by itself, on
+    // another connection, and the page never learns of the loss.
     if (trouble === "lose") {
       response.resume();
-      response.on("end", () => outgoing.destroy());
+      response.on("end", () => {
+        outgoing.writeHead(response.statusCode ?? 502, { ...response.headers, "content-length": "1000" });
+        outgoing.write(" ", () => outgoing.destroy());
+      });
       return;
     }
     outgoing.writeHead(response.statusCode ?? 502, response.headers);

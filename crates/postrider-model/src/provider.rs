@@ -75,6 +75,11 @@ pub enum DoubtClass {
     Person,
 }
 
+impl DoubtClass {
+    /// All classes.
+    pub const ALL: &[Self] = &[Self::Key, Self::Natural, Self::Lookup, Self::Echo, Self::Person];
+}
+
 /// The result of a lookup or a repeat about an item in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {

@@ -430,7 +430,7 @@ impl Server {
         Self::new(process, &line, config)
     }
 
-    /// One whose log nobody reads once it serves.
+    /// A server whose log is not read once it serves.
     pub fn start_unread(world: &World, roles: &str, more: &str) -> anyhow::Result<Self> {
         let config = world.config(more)?;
         let (process, line) = Process::start_unread(&mut Self::command(&config, roles), Self::IS_SERVING)?;
@@ -523,7 +523,7 @@ impl Sim {
     }
 }
 
-/// The lines of a file that somebody is writing: the last one may be half there at this moment.
+/// The lines of a file that another process is writing: the last one may be incomplete.
 pub fn whole_lines(text: &str) -> std::str::Lines<'_> {
     text.rsplit_once('\n').map_or("", |(whole, _)| whole).lines()
 }

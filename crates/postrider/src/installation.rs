@@ -1,4 +1,4 @@
-//! Where the data is: a database somebody else runs, or a private cluster that we run.
+//! The place of the data: a database of the operator, or a private cluster that this process runs.
 //!
 //! With a URL nothing is ever started. Without one, the data directory holds
 //!
@@ -206,7 +206,7 @@ impl Installation {
         }
     }
 
-    /// Waits until the private cluster is gone, and says so. Where somebody else runs the database, waits for ever. A process that cannot
+    /// Waits until the private cluster is gone, and says so. With a database of the operator it waits for ever. A process that cannot
     /// find out, because it may open no more files, goes on.
     pub async fn lost(&self) -> anyhow::Error {
         let Some(Private { cluster, .. }) = &self.private else { return std::future::pending().await };

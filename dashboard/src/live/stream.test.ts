@@ -261,6 +261,22 @@ describe("the stream", () => {
     expect(world.changes.slice(before).some((change) => typeof change.staleSince === "number")).toBe(false);
   });
 
+  test("a stream that was closed changes nothing any more", async () => {
+    await live(A);
+    const old = world.last;
+    stream.watch(B);
+    await world.pass(40);
+    world.hello();
+    await world.pass(1);
+    world.applied = [];
+    const event = { type: "x", campaignId: A, phase: "mail", sequence: 11, timestamp: "", payload: {} };
+    old.on.frame({ kind: "campaign", event });
+    old.on.frame({ kind: "bye", reason: "shutdown" });
+    old.on.error();
+    await world.pass(16);
+    expect([link(), world.openSources, world.applied]).toEqual(["live", 1, []]);
+  });
+
   test("a planned reconnect that takes long is shown as stale within a second", async () => {
     await live(A);
     stream.watch(B);

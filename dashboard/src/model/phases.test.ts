@@ -1,9 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { PhaseStanding, PhaseStatus, PhaseTrigger, Status } from "../api/campaigns";
+import { endsInTheServersState, type History, weather } from "./interleavings";
 import { after, allowed } from "./machine";
 import { PHASE_MACHINE } from "./machines.gen";
-import { type Campaign, type CampaignEvent, drop, event, press, shown, snapshot } from "./phases";
+import { type CampaignEvent, drop, event, press, shown, snapshot } from "./phases";
 
 const ID = "0199e4a0-0000-7000-8000-000000000001";
 const TYPES: Record<PhaseTrigger, string> = {
@@ -125,7 +126,7 @@ describe("the reducer of phases", () => {
 });
 
 /** A server with three external phases: its history, and its state after each event. */
-function history(steps: { phase: number; choice: number; isProgress: boolean }[]) {
+function history(steps: { phase: number; choice: number; isProgress: boolean }[]): History {
   const states: PhaseStatus[] = ["not_started", "not_started", "not_started"];
   const progress = [0, 0, 0];
   const events: CampaignEvent[] = [];
@@ -156,60 +157,11 @@ const steps = fc.array(fc.record({ phase: fc.nat(2), choice: fc.nat(1000), isPro
   minLength: 1,
   maxLength: 60,
 });
-/** How the stream behaves before each event: it repeats, breaks, or the user presses a button. */
-const weather = fc.array(
-  fc.record({
-    act: fc.constantFrom("deliver", "deliver", "deliver", "repeat", "skip", "snapshot", "late", "press"),
-    at: fc.nat(1000),
-  }),
-  { minLength: 1, maxLength: 120 },
-);
 
 describe("the reducer against a history", () => {
   test("3,000 random interleavings end in the server's state", () => {
     fc.assert(
-      fc.property(steps, weather, (made, acts) => {
-        const { events, snapshots } = history(made);
-        let campaign: Campaign = snapshot(snapshots[0] as Status);
-        let next = 0;
-        const knownOf = (state: Campaign) => state.order.map((name) => state.known[name]?.status);
-        for (const { act, at } of acts) {
-          const before = campaign;
-          if (act === "deliver" && next < events.length) {
-            campaign = event(campaign, events[next++] as CampaignEvent);
-          } else if (act === "repeat") {
-            const old = events[at % Math.max(next, 1)];
-            if (old && old.sequence <= campaign.lastApplied) campaign = event(campaign, old);
-          } else if (act === "skip") {
-            next = Math.min(events.length, next + (at % 3));
-          } else if (act === "snapshot") {
-            campaign = snapshot(snapshots[next] as Status);
-          } else if (act === "late") {
-            // A snapshot that was taken before events that are applied already: the stream goes on behind it.
-            next = at % (next + 1);
-            campaign = snapshot(snapshots[next] as Status);
-          } else if (act === "press") {
-            const name = `p${at % 3}`;
-            const may = allowed(shown(campaign, name) as PhaseStatus, "external");
-            campaign = press(campaign, name, may[at % may.length] as PhaseTrigger);
-            expect(campaign.known).toBe(before.known);
-          }
-          // The known state was once true on the server, at exactly this sequence.
-          const truth = snapshots[campaign.lastApplied] as Status;
-          expect(knownOf(campaign)).toEqual(truth.phases.map((phase) => phase.status));
-          if (act === "snapshot" || act === "late") expect(campaign.optimistic).toEqual({});
-        }
-        while (next < events.length) campaign = event(campaign, events[next++] as CampaignEvent);
-        const last = snapshots[snapshots.length - 1] as Status;
-        if (campaign.hasGap || campaign.lastApplied !== last.sequence) campaign = snapshot(last);
-        expect(campaign.lastApplied).toBe(last.sequence);
-        for (const phase of last.phases) {
-          expect(campaign.known[phase.phase]).toMatchObject({
-            status: phase.status,
-            progressPercentage: phase.progressPercentage,
-          });
-        }
-      }),
+      fc.property(steps, weather, (made, acts) => endsInTheServersState(history(made), acts)),
       { numRuns: 3000 },
     );
   });

@@ -238,7 +238,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = case v_phase.status
                              when 'failed' then '`retry` sends what failed.'
-                             else '`rerun` sends it to everybody again.'
+                             else '`rerun` sends the message to every lead again.'
                          end;
     end if;
     perform execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, v_run_id, p_job_size, v_actor);

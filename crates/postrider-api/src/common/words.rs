@@ -1,120 +1,113 @@
-//! Enums of the model as the document shows them. Only their schemas are used; a test compares them with the model.
+//! Enums as the OpenAPI document shows them. The words are those of the model's own lists.
 
+use std::borrow::Cow;
+
+use postrider_engine::campaigns::resolver;
+use postrider_model::{
+    campaigns::{self, limits},
+    channels,
+    jobs::{self, lock_key, schedule},
+};
 use serde::Serialize;
-use utoipa::ToSchema;
+use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        RefOr, Schema,
+        schema::{ObjectBuilder, Type},
+    },
+};
 
 macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$renamed:meta])* $variant:ident),+ $(,)? })*) => {$(
-        $(#[$doc])*
-        #[derive(Serialize, ToSchema)]
-        #[serde(rename_all = "snake_case")]
-        #[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
-        pub(crate) enum $name { $($(#[$renamed])* $variant),+ }
+    ($($(#[doc = $doc:literal])+ $name:ident: $($values:expr),+;)*) => {$(
+        $(#[doc = $doc])+
+        #[derive(Serialize)]
+        pub(crate) struct $name;
 
-        #[cfg(test)]
-        impl $name {
-            const ALL: &[Self] = &[$(Self::$variant),+];
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let words = [$(spelled($values)),+].concat();
+                let words = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
+                words.description(Some([$($doc),+].map(str::trim).join("\n"))).into()
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
         }
     )*};
 }
 
 words! {
     /// Channel on which people are reached.
-    Channel { Email, Voice, Social }
+    Channel: campaigns::Channel::OF_CAMPAIGNS;
     /// Channel that a provider serves. On `chat` it sends replies to messages.
-    ProviderChannel { Email, Voice, Social, Chat }
+    ProviderChannel: campaigns::Channel::ALL;
     /// How items in doubt are settled at a provider: it recognises idempotency keys, takes an id of ours, can be asked, reports with the
     /// key, or only a person can find out.
-    DoubtClass { Key, Natural, Lookup, Echo, Person }
+    DoubtClass: postrider_model::DoubtClass::ALL;
     /// Type of an event of a campaign.
-    EventType { PhaseStarted, PhasePaused, PhaseResumed, PhaseCompleted, PhaseFailed, CampaignProgress }
+    EventType: campaigns::EventType::ALL;
     /// Kind of a phase: Postrider delivers it, or another service carries it out and reports.
-    PhaseKind { Delivery, External }
+    PhaseKind: campaigns::PhaseKind::ALL;
     /// The state of a phase.
-    PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
+    PhaseStatus: campaigns::PhaseStatus::ALL;
     /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
-    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
+    PhaseTrigger: campaigns::PhaseTrigger::ALL;
     /// Cause of a run.
-    RunCause { Start, Retry, Rerun }
+    RunCause: campaigns::RunCause::ALL;
     /// The state of a run.
-    RunStatus { Queued, Running, Completed, Partial, Failed }
+    RunStatus: campaigns::RunStatus::ALL;
     /// The state of a send job.
-    JobStatus { Queued, Locked, Completed, Failed, Dead }
+    JobStatus: campaigns::JobStatus::ALL;
     /// Result of a send job.
-    JobOutcome { Completed, Partial, Failed }
+    JobOutcome: campaigns::JobOutcome::ALL;
     /// The state of an item. A `queued` item is being processed, or in doubt: then `doubted_since` has the time.
-    ItemStatus { Queued, Sent, Called, Posted, Failed, Skipped }
+    ItemStatus: campaigns::ItemStatus::ALL;
     /// Filter for items: a state; `queued` are those being processed, and `in_doubt` those whose result is not known.
-    ItemState { Queued, Sent, Called, Posted, Failed, Skipped, InDoubt }
+    ItemState: campaigns::ItemStatus::ALL, &["in_doubt"];
     /// Reason why a send job waits: the account's rate, its daily number, its hours, because the provider asked for it, or because the
     /// provider fails.
-    Why { Rate, Daily, Hours, RetryAfter, Circuit }
+    Why: limits::Why::ALL;
     /// How an item in doubt is settled: by a repeat that is harmless, a look-up, the provider's callback, or a person.
-    SettledBy { Repeat, LookUp, Callback, Person }
+    SettledBy: resolver::SettledBy::ALL;
     /// State of a received message. `accepted` is being executed, `dispatch_failed` is retried, the others are final.
-    MessageStatus { Accepted, Executed, DeniedUnlinked, DeniedRbac, DeniedSentinel, DispatchFailed }
+    MessageStatus: channels::MessageStatus::ALL;
     /// The state of a reply.
-    ReplyStatus { Pending, Sending, Sent, Dead }
+    ReplyStatus: channels::ReplyStatus::ALL;
     /// Grain within which a function runs once.
-    Grain { Day, Hour, #[serde(rename = "5min")] FiveMinutes }
+    Grain: lock_key::Grain::ALL;
     /// The state of a run of a function. A `running` run waits for a runner or has one; a `failed` run waits for its retry where it
     /// has a `retry_at`, and for a person where it has none.
-    JobRunStatus { Running, Completed, Failed, Cancelled }
+    JobRunStatus: jobs::JobRunStatus::ALL;
     /// Policy for missed firings: none of them runs, the last one, or all.
-    Misfire { Skip, Once, All }
+    Misfire: schedule::Misfire::ALL;
     /// Result of a firing.
-    FiringOutcome { Started, Waiting, Skipped }
+    FiringOutcome: jobs::FiringOutcome::ALL;
     /// Whether an alert holds.
-    AlertStatus { Active, Open, Triggered, Resolved }
+    AlertStatus: jobs::AlertStatus::ALL;
     /// The state of a decision card.
-    CardStatus {
-        #[serde(rename = "OPEN")] Open,
-        #[serde(rename = "IN_PROGRESS")] InProgress,
-        #[serde(rename = "RESOLVED")] Resolved,
-        #[serde(rename = "DISMISSED")] Dismissed,
-    }
+    CardStatus: jobs::CardStatus::ALL;
+}
+
+/// The words as the API writes them.
+fn spelled<T: Serialize>(words: &[T]) -> Vec<Value> {
+    words.iter().filter_map(|word| serde_json::to_value(word).ok()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use postrider_engine::campaigns::resolver;
-    use postrider_model::{
-        DoubtClass::{Echo, Key, Lookup, Natural, Person},
-        campaigns, channels,
-        jobs::{self, lock_key, schedule},
-    };
-
     use super::*;
 
-    fn spelled<T: Serialize>(words: &[T]) -> Vec<serde_json::Value> {
-        words.iter().map(|word| serde_json::to_value(word).unwrap()).collect()
-    }
-
     #[test]
-    fn the_document_knows_the_words_of_the_model() {
-        assert_eq!(spelled(Channel::ALL), spelled(campaigns::Channel::OF_CAMPAIGNS));
-        assert_eq!(spelled(ProviderChannel::ALL), spelled(campaigns::Channel::ALL));
-        let classes = [Key, Natural, Lookup, Echo, Person];
-        assert_eq!(spelled(DoubtClass::ALL), spelled(&classes));
-        assert_eq!(spelled(EventType::ALL), spelled(campaigns::EventType::ALL));
-        assert_eq!(spelled(PhaseKind::ALL), spelled(campaigns::PhaseKind::ALL));
-        assert_eq!(spelled(PhaseStatus::ALL), spelled(campaigns::PhaseStatus::ALL));
-        assert_eq!(spelled(PhaseTrigger::ALL), spelled(campaigns::PhaseTrigger::ALL));
-        assert_eq!(spelled(RunCause::ALL), spelled(campaigns::RunCause::ALL));
-        assert_eq!(spelled(RunStatus::ALL), spelled(campaigns::RunStatus::ALL));
-        assert_eq!(spelled(JobStatus::ALL), spelled(campaigns::JobStatus::ALL));
-        assert_eq!(spelled(JobOutcome::ALL), spelled(campaigns::JobOutcome::ALL));
-        assert_eq!(spelled(ItemStatus::ALL), spelled(campaigns::ItemStatus::ALL));
-        assert_eq!(spelled(Why::ALL), spelled(postrider_model::campaigns::limits::Why::ALL));
-        assert_eq!(spelled(SettledBy::ALL), spelled(resolver::SettledBy::ALL));
-        assert_eq!(spelled(MessageStatus::ALL), spelled(channels::MessageStatus::ALL));
-        assert_eq!(spelled(ReplyStatus::ALL), spelled(channels::ReplyStatus::ALL));
-        assert_eq!(spelled(Grain::ALL), spelled(lock_key::Grain::ALL));
-        assert_eq!(spelled(JobRunStatus::ALL), spelled(jobs::JobRunStatus::ALL));
-        assert_eq!(spelled(Misfire::ALL), spelled(schedule::Misfire::ALL));
-        assert_eq!(spelled(FiringOutcome::ALL), spelled(jobs::FiringOutcome::ALL));
-        assert_eq!(spelled(AlertStatus::ALL), spelled(jobs::AlertStatus::ALL));
-        assert_eq!(spelled(CardStatus::ALL), spelled(jobs::CardStatus::ALL));
-        assert_eq!(spelled(ItemState::ALL)[..6], spelled(ItemStatus::ALL)[..]);
+    fn a_schema_has_the_words_of_the_model() {
+        let shown = serde_json::to_value(Grain::schema()).unwrap();
+        assert_eq!(shown["enum"], serde_json::json!(["day", "hour", "5min"]));
+        let shown = serde_json::to_value(ItemState::schema()).unwrap();
+        let words = shown["enum"].as_array().unwrap();
+        assert_eq!(words.len(), campaigns::ItemStatus::ALL.len() + 1);
+        assert_eq!(words.last().unwrap(), "in_doubt");
     }
 }

@@ -2,12 +2,8 @@
 //!
 //! Thousands of these futures exist at a time. Rare branches are boxed, so that each future takes hundreds of bytes and not thousands.
 
-use std::{
-    panic::AssertUnwindSafe,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use postrider_model::{Message, Outcome, ids::OutboxId};
 use postrider_store::{Reservation, Settlement, campaigns::send_jobs::ClaimedJob, crash_point};
 
@@ -19,6 +15,7 @@ use super::{
     failover,
     prepare::Prepared,
 };
+use crate::common::answer;
 
 /// Calls a reserved item at this account; and at the failover account, if this one provably did not send it.
 pub(super) async fn call(
@@ -60,12 +57,8 @@ pub(super) async fn try_at(
         crash_point!("call.before");
         tries += 1;
         let began = Instant::now();
-        let called = AssertUnwindSafe(route.provider.call(reservation, message)).catch_unwind();
-        let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
-            Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
-        };
+        let called = answer::within(settings.call_timeout, route.provider.call(reservation, message)).await;
+        let outcome = called.unwrap_or_else(|reason| Outcome::Unknown { reason });
         crash_point!("call.after");
         if let Some(signal) = route.note(shared, &outcome, began.elapsed()) {
             Box::pin(route.publish(shared, signal)).await;

@@ -1,5 +1,5 @@
-//! Campaigns before they are created: what they name must be there and go together. A mistake is told with its phase and field, so
-//! that whoever wrote it down finds it, in a file or in a form.
+//! Campaigns before they are created: the lists, assets and accounts that they name must exist and fit together. An error names the phase
+//! and the field, so that the author finds the mistake in a file or in a form.
 
 use jiff::Timestamp;
 use postrider_model::{

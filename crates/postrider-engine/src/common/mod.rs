@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `answer` | the answer of an adapter within a time limit |
 //! | `attempts` | the running attempts of a loop |
 //! | [`health`] | whether the loops of a process can work, for `/readyz` |
 //! | [`metrics`] | every metric: name, labels, kind and help text |
@@ -12,6 +13,7 @@
 //! | `recorder` | records results, also while the database is unavailable |
 //! | `round` | one step of a loop: its deadline, and the order of tenants |
 
+pub(crate) mod answer;
 pub(crate) mod attempts;
 pub mod health;
 pub(crate) mod held;

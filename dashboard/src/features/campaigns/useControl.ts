@@ -33,8 +33,9 @@ export function useControl(id: string, phase: string, listed?: PhaseStatus): Con
   const [control] = useControlPhaseMutation();
   const [busy, setBusy] = useState<PhaseTrigger>();
   const [unanswered, setUnanswered] = useState<Controls["unanswered"]>();
-  // A key belongs to one intention: it stays until the response is there.
-  const keys = useRef(new Map<PhaseTrigger, string>());
+  // A key belongs to one request: both stay until the response is there, although the state may have changed meanwhile. The server refuses
+  // the key of another request.
+  const requests = useRef(new Map<PhaseTrigger, { key: string; body: object }>());
   const isBusy = useRef(false);
   const isGone = useRef(false);
   useEffect(() => {
@@ -52,11 +53,11 @@ export function useControl(id: string, phase: string, listed?: PhaseStatus): Con
   async function ask(by: PhaseTrigger, reason: string | undefined): Promise<ControlAnswer | Problem> {
     const known = store.getState().phases.byId[id]?.known[phase];
     const expected = known?.status ?? listed;
-    const key = keys.current.get(by) ?? newKey();
-    keys.current.set(by, key);
     const body = { ...(expected ? { expected_state: expected } : {}), ...(reason ? { reason } : {}) };
+    const request = requests.current.get(by) ?? { key: newKey(), body };
+    requests.current.set(by, request);
     for (let tries = 1; ; tries++) {
-      const result = await control({ id, phase, control: by, body, key });
+      const result = await control({ id, phase, control: by, ...request });
       if ("data" in result && result.data) return result.data;
       const problem = isProblem(result.error) ? result.error : lost("");
       // The phase is paused, and a worker has not finished reserving: the same request waits for it.
@@ -82,12 +83,12 @@ export function useControl(id: string, phase: string, listed?: PhaseStatus): Con
       if (isUncertain(answer)) {
         if (!isGone.current) setUnanswered(reason === undefined ? { by } : { by, reason });
       } else {
-        keys.current.delete(by);
+        requests.current.delete(by);
         dispatch(toasted({ ...refusal(answer), subject: `${id}/${phase}` }));
       }
       return answer;
     }
-    keys.current.delete(by);
+    requests.current.delete(by);
     dispatch(toasted({ ...receipt(by, phase, answer), subject: `${id}/${phase}` }));
     const kind = store.getState().phases.byId[id]?.known[phase]?.kind;
     if (kind && !agrees(answer.status, kind, answer.allowed)) dispatch(outdated());

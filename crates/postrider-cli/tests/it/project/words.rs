@@ -1,7 +1,8 @@
 //! Sentences whose subject is hidden: they begin with who, whoever, what, whatever, nobody or somebody and ask nothing.
 //!
 //! CONTRIBUTING.md ("Plain words") has the rule. The check reads Markdown; comments, CLI help (doc comments), errors, log lines and names of
-//! functions of Rust; comments of SQL, the texts of `comment on` and of exceptions; and `#` comments of everything else.
+//! functions of Rust; comments of SQL, the texts of `comment on` and of exceptions; comments, names of tests and texts of the screens of
+//! the dashboard; and `#` comments of everything else.
 
 use std::{fs, path::Path};
 
@@ -25,6 +26,13 @@ const CHECKED: &[&str] = &[
     "bench",
     "clippy.toml",
     "crates",
+    "dashboard/e2e",
+    "dashboard/index.html",
+    "dashboard/playwright.config.ts",
+    "dashboard/public",
+    "dashboard/scripts",
+    "dashboard/src",
+    "dashboard/vite.config.ts",
     "deny.toml",
     "docs",
     "examples/application/src",
@@ -46,6 +54,16 @@ fn findings(path: &str, text: &str) -> Vec<String> {
         Some("md") => (markdown(text), Vec::new()),
         Some("rs") => (comments(text, "//"), rust_texts(text)),
         Some("sql") => (comments(text, "--"), sql_texts(text)),
+        // Made from the OpenAPI document, whose sources are checked.
+        _ if path.ends_with(".gen.ts") => return Vec::new(),
+        Some("ts" | "tsx" | "mjs" | "js" | "css") => {
+            let mut passages = comments(text, "//");
+            passages.extend(block_comments(text));
+            if path.starts_with("dashboard/src/words/") {
+                passages.extend(quoted(text));
+            }
+            (passages, names_of_tests(text))
+        }
         _ => (comments(text, "#"), Vec::new()),
     };
     let mut found: Vec<Passage> = Vec::new();
@@ -130,6 +148,42 @@ fn literals(statement: &str) -> Vec<String> {
         }
     }
     literals
+}
+
+/// Comments between `/*` and `*/`.
+fn block_comments(text: &str) -> Vec<Passage> {
+    let mut passages = Vec::new();
+    for (at, _) in text.match_indices("/*") {
+        let Some((comment, _)) = text[at + 2..].split_once("*/") else { continue };
+        let lines = comment.lines().map(|line| line.trim().trim_start_matches('*').trim());
+        let passage = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        passages.push((text[..at].matches('\n').count() + 1, passage));
+    }
+    passages
+}
+
+/// The string literals of a file of texts, line by line.
+fn quoted(text: &str) -> Vec<Passage> {
+    let mut passages = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        for quote in ['"', '`'] {
+            let literals = line.split(quote).skip(1).step_by(2);
+            passages.extend(literals.map(|literal| (at + 1, literal.to_owned())));
+        }
+    }
+    passages
+}
+
+/// The names of tests in TypeScript.
+fn names_of_tests(text: &str) -> Vec<Passage> {
+    let mut passages = Vec::new();
+    for marker in ["test(\"", "describe(\""] {
+        for (at, _) in text.match_indices(marker) {
+            let name = text[at + marker.len()..].split('"').next().unwrap_or_default();
+            passages.push((text[..at].matches('\n').count() + 1, name.to_owned()));
+        }
+    }
+    passages
 }
 
 /// Cuts a passage after full stops, question marks and exclamation marks that a space follows.
@@ -329,4 +383,13 @@ fn hidden_subjects_are_found_in_each_kind_of_file() {
         ["1: what_is_lost", "2: a_key_of_nobody"]
     );
     assert_eq!(lines("a.toml", "a = 1 # What a is\n"), ["1: What a is"]);
+    assert_eq!(
+        lines(
+            "dashboard/src/words/a.ts",
+            "// Who asks.\n/** Fine. What\n * is lost. */\nconst a = { b: \"Nobody asks\", c: `Whoever` };\ntest(\"what is lost stays\", f);\n"
+        ),
+        ["1: Who asks.", "2: What is lost.", "4: Nobody asks", "4: Whoever", "5: what is lost stays"]
+    );
+    assert_eq!(lines("dashboard/src/a.tsx", "const a = \"Nobody asks\";\n"), [""; 0]);
+    assert_eq!(lines("dashboard/src/a.gen.ts", "// Who asks.\n"), [""; 0]);
 }

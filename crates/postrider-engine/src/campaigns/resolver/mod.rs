@@ -35,7 +35,7 @@ pub use self::{
     settled_by::{SettledBy, settled_at, settled_by, settled_by_class, settled_in},
 };
 use super::render::message_now;
-use crate::common::{attempts::Attempts, health::Health};
+use crate::common::{answer, attempts::Attempts, health::Health};
 
 /// Settings of the resolver.
 #[derive(Debug, Clone)]
@@ -361,16 +361,10 @@ impl Shared {
 
     /// Asks the provider, within the call timeout.
     async fn ask(&self, claimed: &ClaimedDoubt, question: impl AsyncFnOnce() -> Finding) -> Finding {
-        let unclear = |reason: String| Finding::Unclear { reason };
-        let asking = AssertUnwindSafe(question()).catch_unwind();
-        match tokio::time::timeout(self.settings.call_timeout, asking).await {
-            Ok(Ok(finding)) => finding,
-            Ok(Err(_)) => {
-                tracing::error!(provider = claimed.provider, "an adapter panicked in the resolver");
-                unclear("the adapter panicked".to_owned())
-            }
-            Err(_) => unclear(format!("no answer within {:?}", self.settings.call_timeout)),
-        }
+        answer::within(self.settings.call_timeout, question()).await.unwrap_or_else(|reason| {
+            tracing::warn!(provider = claimed.provider, reason, "the resolver got no answer from a provider");
+            Finding::Unclear { reason }
+        })
     }
 }
 

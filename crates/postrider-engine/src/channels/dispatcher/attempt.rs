@@ -3,12 +3,10 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use futures::FutureExt;
 use jiff::Timestamp;
 use postrider_model::{DoubtClass, Finding, Outcome, ids::ProviderAccountId, seal::MasterKey};
 use postrider_providers::{Account, Adapters, Provider};
@@ -24,7 +22,7 @@ use super::{
     lane::AccountSignal,
     settle::{ReplyFields, Settled},
 };
-use crate::common::round::within;
+use crate::common::{answer, round::within};
 
 /// Pause of a reply that only another process may be able to send.
 const RELEASE_PAUSE: Duration = Duration::from_secs(60);
@@ -81,12 +79,9 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, AccountSignal
         return (Verdict::Release { pause: wait, reason: None }, AccountSignal::Healthy);
     }
     if let Some(doubt) = reply.doubt().filter(|_| class == DoubtClass::Lookup) {
-        let looking = AssertUnwindSafe(provider.look_up(doubt, Some(&reply.message))).catch_unwind();
-        let finding = match tokio::time::timeout(settings.call_timeout, looking).await {
-            Ok(Ok(finding)) => finding,
-            Ok(Err(_)) => Finding::Unclear { reason: "the adapter panicked".to_owned() },
-            Err(_) => Finding::Unclear { reason: format!("no answer within {:?}", settings.call_timeout) },
-        };
+        let looked =
+            answer::within(settings.call_timeout, provider.look_up(doubt, Some(&reply.message))).await;
+        let finding = looked.unwrap_or_else(|reason| Finding::Unclear { reason });
         if let Some(decided) = after_look_up(finding, &backoff) {
             return decided;
         }
@@ -103,12 +98,9 @@ async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, AccountSignal
             .record(waited.as_secs_f64().max(0.0));
     }
     let began = Instant::now();
-    let calling = AssertUnwindSafe(provider.call(reply.reservation(), &reply.message)).catch_unwind();
-    let outcome = match tokio::time::timeout(settings.call_timeout, calling).await {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
-        Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
-    };
+    let calling = provider.call(reply.reservation(), &reply.message);
+    let called = answer::within(settings.call_timeout, calling).await;
+    let outcome = called.unwrap_or_else(|reason| Outcome::Unknown { reason });
     crash_point!("reply.after_call");
     metrics::histogram!("postrider_reply_call_seconds", "provider" => reply.provider.clone())
         .record(began.elapsed());

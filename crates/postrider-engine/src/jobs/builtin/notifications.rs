@@ -9,10 +9,9 @@
 //! later run settles it after the quiet time, as the provider's class allows
 //! (docs/decisions/0016-a-run-is-picked-up-and-grains-are-those-of-utc.md).
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures::FutureExt;
 use postrider_model::{
     Channel, DoubtClass, Finding, Manifest, Message, Outcome,
     ids::{ProviderAccountId, TenantId},
@@ -31,6 +30,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Function, FunctionError, Invoked, passing, read, to_value};
+use crate::common::answer;
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -206,14 +206,11 @@ impl Notifier<'_> {
         if call.reservation().age() > RESERVATION_AGE_MAX {
             return Verdict::Unknown("the call was not made because the process was delayed".to_owned());
         }
-        let calling = AssertUnwindSafe(provider.call(call.reservation(), &message)).catch_unwind();
-        match tokio::time::timeout(CALL_TIMEOUT, calling).await {
-            Ok(Ok(Outcome::Delivered { message_id })) => Verdict::Sent(message_id),
-            Ok(Ok(Outcome::Rejected { reason })) => Verdict::Failed(reason),
-            Ok(Ok(Outcome::NotSent { reason, .. })) => Verdict::NotSent(reason),
-            Ok(Ok(Outcome::Unknown { reason })) => Verdict::Unknown(reason),
-            Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
-            Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
+        match answer::within(CALL_TIMEOUT, provider.call(call.reservation(), &message)).await {
+            Ok(Outcome::Delivered { message_id }) => Verdict::Sent(message_id),
+            Ok(Outcome::Rejected { reason }) => Verdict::Failed(reason),
+            Ok(Outcome::NotSent { reason, .. }) => Verdict::NotSent(reason),
+            Ok(Outcome::Unknown { reason }) | Err(reason) => Verdict::Unknown(reason),
         }
     }
 
@@ -243,14 +240,14 @@ impl Notifier<'_> {
                 _ => Finding::CannotTell { reason: "only the recipient knows".to_owned() },
             }
         };
-        match tokio::time::timeout(CALL_TIMEOUT, AssertUnwindSafe(finding).catch_unwind()).await {
-            Ok(Ok(Finding::Done { message_id, .. })) => Verdict::Sent(message_id),
+        match answer::within(CALL_TIMEOUT, finding).await {
+            Ok(Finding::Done { message_id, .. }) => Verdict::Sent(message_id),
             // The provider may have refused the repeat because it has the message.
-            Ok(Ok(Finding::Absent { evidence })) if is_repeatable => Verdict::Unknown(evidence),
-            Ok(Ok(Finding::Absent { evidence })) => Verdict::Failed(evidence),
-            Ok(Ok(Finding::Unclear { reason } | Finding::CannotTell { reason })) => Verdict::Unknown(reason),
-            Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
-            Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
+            Ok(Finding::Absent { evidence }) if is_repeatable => Verdict::Unknown(evidence),
+            Ok(Finding::Absent { evidence }) => Verdict::Failed(evidence),
+            Ok(Finding::Unclear { reason } | Finding::CannotTell { reason }) | Err(reason) => {
+                Verdict::Unknown(reason)
+            }
         }
     }
 

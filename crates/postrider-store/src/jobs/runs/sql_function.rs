@@ -128,7 +128,7 @@ async fn signature(
     let row = sqlx::query!(
         r#"
         select function.pronargs = 0 as "takes_nothing!",
-               -- What acts with its owner's rights must have been meant for us: everybody may call a function that nobody thought about.
+               -- A function with its owner's rights needs a grant of its own: a function that was never restricted is open to every role.
                function.prosecdef and not exists (
                    select
                      from aclexplode(function.proacl) as granted

@@ -60,6 +60,40 @@ async fn an_upgrade_applies_its_steps_and_the_changed_files_in_one_transaction()
     Ok(())
 }
 
+// A process of the release before may still call the old signature.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signature_that_changes_in_place_or_disappears_is_refused_without_a_step_that_drops_it()
+-> anyhow::Result<()> {
+    let world = World::new().await?;
+    let admin = world.client("postgres").await?;
+    migrate::apply(&world.admin_url(), &later()).await?;
+    let before = recorded(&admin).await?;
+    let file = later().file(FILE).unwrap().to_owned();
+    let changed = file.replace("jobs.new_function()", "jobs.new_function(p_n integer)");
+    let without = Tree::current().file(FILE).unwrap().to_owned();
+    for text in [&changed, &without] {
+        let tree = later().with_file(FILE, text);
+        let error = migrate::apply(&world.admin_url(), &tree).await.unwrap_err().to_string();
+        assert!(
+            error.contains("the database has functions that no file of this release defines: jobs.new_function()"),
+            "{error}"
+        );
+        assert!(error.contains("the migration was rolled back"), "{error}");
+        assert_eq!(recorded(&admin).await?, before);
+    }
+
+    // The old signature beside the new one, and a later step that drops it.
+    let both = format!("{file}\n{}", changed.split_at(without.len()).1);
+    assert_eq!(migrate::apply(&world.admin_url(), &later().with_file(FILE, &both)).await?, [FILE]);
+    let drop = later()
+        .with_file(FILE, &changed)
+        .with_step("upgrades/0002_drop.sql", "drop function if exists jobs.new_function();\n");
+    assert_eq!(migrate::apply(&world.admin_url(), &drop).await?, ["upgrades/0002_drop.sql", FILE]);
+    let left = "select oid::regprocedure::text from pg_proc where proname = 'new_function'";
+    assert_eq!(texts(&admin, left).await?, ["jobs.new_function(integer)"]);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_fails_undoes_the_whole_migration_and_is_named() -> anyhow::Result<()> {
     let world = World::new().await?;
