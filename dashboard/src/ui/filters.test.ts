@@ -33,7 +33,7 @@ describe("filters and the URL", () => {
     });
   });
 
-  test("what is written to the URL is read back", () => {
+  test("filters in the URL are read back as they were written", () => {
     let filters = withFilter(fields[0] as FilterField, {}, "paused");
     filters = withFilter(fields[0] as FilterField, filters, "failed");
     filters = withFilter(fields[1] as FilterField, filters, "smtp");

@@ -75,7 +75,9 @@ async fn a_signature_that_changes_in_place_or_disappears_is_refused_without_a_st
         let tree = later().with_file(FILE, text);
         let error = migrate::apply(&world.admin_url(), &tree).await.unwrap_err().to_string();
         assert!(
-            error.contains("the database has functions that no file of this release defines: jobs.new_function()"),
+            error.contains(
+                "the database has functions that no file of this release defines: jobs.new_function()"
+            ),
             "{error}"
         );
         assert!(error.contains("the migration was rolled back"), "{error}");
