@@ -42,7 +42,9 @@ test("every screen, to be looked at", async ({ page: desk, relay, world, browser
         for (const size of SIZES) {
           await page.setViewportSize(size);
           await page.goto(`${relay.url}/ui${path}`);
-          await expect(page.locator("main").getByText(shows).first(), name).toBeVisible();
+          const text = page.locator("main, [role=dialog]").getByText(shows).first();
+          // On a small screen a table shows three columns, and the text may be in another one.
+          await (size.width > 720 ? expect(text, name).toBeVisible() : expect(text, name).toBeAttached());
           if (name !== "not-found") await isLive(page);
           await expect(page.locator("main [aria-busy=true]")).toHaveCount(0);
           const file = `${name}-${colorScheme}-${size.width}.png`;
