@@ -44,7 +44,8 @@ test("every screen, to be looked at", async ({ page: desk, relay, world, browser
           await page.goto(`${relay.url}/ui${path}`);
           const text = page.locator("main, [role=dialog]").getByText(shows).first();
           // On a small screen a table shows three columns, and the text may be in another one.
-          await (size.width > 720 ? expect(text, name).toBeVisible() : expect(text, name).toBeAttached());
+          if (size.width > 720) await expect(text, name).toBeVisible();
+          else await expect(text, name).toBeAttached();
           if (name !== "not-found") await isLive(page);
           await expect(page.locator("main [aria-busy=true]")).toHaveCount(0);
           const file = `${name}-${colorScheme}-${size.width}.png`;
