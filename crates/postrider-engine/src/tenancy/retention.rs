@@ -1,5 +1,5 @@
 //! Removes old rows in small steps, so that other transactions never wait long: processed events, the history of campaigns, the items of
-//! ended campaign runs ([`archive`]), ended chat messages and job runs, the stored answers of requests that are a day old, and expired
+//! ended campaign runs (`archive`), ended chat messages and job runs, the stored answers of requests that are a day old, and expired
 //! sessions.
 
 mod archive;
