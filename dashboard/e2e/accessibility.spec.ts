@@ -20,7 +20,7 @@ async function check(page: Page, { name, shows }: Screen): Promise<void> {
           message: `${where}: horizontal scrolling`,
         })
         .toBeLessThanOrEqual(0);
-      expect(await findings(page), where).toEqual([]);
+      expect.soft(await findings(page), where).toEqual([]);
       expect(await page.locator("h1").count(), where).toBe(1);
     }
   }
@@ -83,7 +83,7 @@ test("axe finds nothing on stale screens, problems, dialogs and menus", async ({
     await enter();
     for (const colorScheme of ["light", "dark"] as const) {
       await desk.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-      expect(await findings(desk), `${name}, ${colorScheme}`).toEqual([]);
+      expect(await findings(desk, name === "menu"), `${name}, ${colorScheme}`).toEqual([]);
     }
   }
   relay.setDown(false);

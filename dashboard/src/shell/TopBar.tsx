@@ -39,7 +39,7 @@ export function TopBar({ me }: { me: WhoAmI }) {
       <Button look="quiet" className={css.menu} label={words.shell.menu} onClick={() => setOpen(true)}>
         <MenuIcon size={18} aria-hidden="true" />
       </Button>
-      <Link to="/" className={css.brand}>
+      <Link to="/" className={css.brand} aria-label="Postrider">
         <i aria-hidden="true" />
         <span>{words.shell.product}</span>
       </Link>

@@ -195,7 +195,7 @@ export function DataTable<T>({
               )}
               {shownColumns.map((column) => (
                 <th key={column.id} scope="col" className={cx(column.isEnd && css.isEnd)}>
-                  {column.name}
+                  {column.name || <span className="visually-hidden">{words.table.actions}</span>}
                 </th>
               ))}
             </tr>

@@ -138,7 +138,8 @@ function FirstCampaign() {
   return (
     <div className={css.first}>
       <strong>{words.campaigns.emptyFile}</strong>
-      <pre>{words.campaigns.toml}</pre>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a block that scrolls must be reached by the keyboard */}
+      <pre tabIndex={0}>{words.campaigns.toml}</pre>
       <Command>postrider campaign create spring.toml</Command>
     </div>
   );

@@ -36,6 +36,7 @@ export const ui = {
     atLeast: (n: number) => `${number(n)}+ rows`,
     narrow: "Narrow the filter to see more",
     columns: "Columns",
+    actions: "Actions",
     more: "Load more",
     select: "Select row",
     selectAll: "Select all loaded rows",
