@@ -44,7 +44,7 @@ export function Dialog({
       }}
     >
       <div className={css.head}>
-        <DialogHeading>{visible(title)}</DialogHeading>
+        <DialogHeading render={<h2 />}>{visible(title)}</DialogHeading>
         {!isFixed && (
           <DialogDismiss className={buttonClass("plain", true)} aria-label={words.dialog.close}>
             <X size={14} aria-hidden="true" />
