@@ -44,6 +44,7 @@ export function Dialog({
       }}
     >
       <div className={css.head}>
+        {/* biome-ignore lint/a11y/useHeadingContent: the title becomes its content */}
         <DialogHeading render={<h2 />}>{visible(title)}</DialogHeading>
         {!isFixed && (
           <DialogDismiss className={buttonClass("plain", true)} aria-label={words.dialog.close}>
