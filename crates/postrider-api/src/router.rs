@@ -149,6 +149,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(alerts::show_card))
         .routes(routes!(alerts::decide))
         .routes(routes!(callbacks::receive))
+        .routes(routes!(callbacks::receive_for_account))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }

@@ -362,7 +362,9 @@ impl Process<'_> {
             run_waiters: waiting,
         };
         let key_of_others = other_key(app_pool.clone(), master_key.clone());
-        let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
+        let connections_max = config.database.connections_max;
+        let callbacks =
+            master_key.map(|key| CallbackKeys::new(adapters.clone(), key, connections_max));
         let app = App {
             pool: app_pool,
             import_pool,

@@ -22,6 +22,7 @@ select tenancy.protect(tenant_table.name)
            'execution.channel_outbox',
            'execution.doubts',
            'execution.provider_callbacks',
+           'execution.deliveries',
            'execution.account_states',
            'execution.campaign_audit_log',
            'execution.campaign_events'
@@ -46,6 +47,7 @@ grant select on
     execution.channel_outbox,
     execution.doubts,
     execution.provider_callbacks,
+    execution.deliveries,
     execution.account_states,
     execution.campaign_audit_log,
     execution.campaign_events

@@ -360,6 +360,11 @@ begin
     delete from execution.provider_callbacks as callback
      where callback.tenant_id = p_tenant_id
        and callback.idempotency_key = any (v_keys);
+    update execution.deliveries as delivery
+       set detail = null
+     where delivery.tenant_id = p_tenant_id
+       and delivery.outbox_id = any (v_items)
+       and delivery.detail is not null;
     update execution.job_queue as job
        set last_error = c_erased
      where job.tenant_id = p_tenant_id

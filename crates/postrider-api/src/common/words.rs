@@ -42,6 +42,11 @@ words! {
     JobStatus { Queued, Locked, Completed, Failed, Dead }
     /// Result of a send job.
     JobOutcome { Completed, Partial, Failed }
+    /// The delivery status of an item, as its provider reported it.
+    DeliveryStatus {
+        Accepted, Ringing, Delayed, Answered, Canceled, Failed, NoAnswer, Busy, Delivered, Completed, AnsweredByMachine, Bounced,
+        Complained,
+    }
     /// The state of an item. A `queued` item is being processed, or in doubt: then `doubted_since` has the time.
     ItemStatus { Queued, Sent, Called, Posted, Failed, Skipped }
     /// Filter for items: a state; `queued` are those being processed, and `in_doubt` those whose result is not known.
@@ -104,6 +109,7 @@ mod tests {
         assert_eq!(spelled(RunStatus::ALL), spelled(campaigns::RunStatus::ALL));
         assert_eq!(spelled(JobStatus::ALL), spelled(campaigns::JobStatus::ALL));
         assert_eq!(spelled(JobOutcome::ALL), spelled(campaigns::JobOutcome::ALL));
+        assert_eq!(spelled(DeliveryStatus::ALL), spelled(campaigns::delivery::DeliveryStatus::ALL));
         assert_eq!(spelled(ItemStatus::ALL), spelled(campaigns::ItemStatus::ALL));
         assert_eq!(spelled(Why::ALL), spelled(postrider_model::campaigns::limits::Why::ALL));
         assert_eq!(spelled(SettledBy::ALL), spelled(resolver::SettledBy::ALL));

@@ -11,13 +11,14 @@
 //! | [`reservation`] | at most one provider call per idempotency key |
 //! | [`limits`] | the rates of accounts, their circuits, and send jobs that wait for them |
 //! | [`doubts`], [`resolving`] | items in doubt: list and resolve, by a person and by the resolver |
-//! | [`callbacks`] | reports that providers send about their calls |
+//! | [`callbacks`], [`deliveries`] | reports that providers send about their calls, and the delivery statuses from them |
 //!
 //! Every function names the tenant. For a login that serves requests, the transaction must act for the same one.
 
 pub mod archives;
 pub mod assets;
 pub mod callbacks;
+pub mod deliveries;
 pub mod doubts;
 mod draft;
 pub mod failover;

@@ -8,6 +8,7 @@ use postrider_store::{
 };
 use serde_json::{Value, json};
 
+use super::deliveries;
 use crate::cli::output;
 
 /// The leads that a text names: a lead's id, an e-mail address, a phone number or an external id.
@@ -89,6 +90,7 @@ pub fn json(lead: &Lead, items: &[LeadItem]) -> Value {
             "created_at": item.created_at,
             "finalized_at": item.finalized_at,
             "doubted_since": item.doubted_since,
+            "delivery": item.delivery,
         })
     });
     let mut shown = lead_json(lead);
@@ -136,6 +138,7 @@ fn about(found: &LeadItem) -> String {
         item.recipient.clone(),
         item.provider_message_id.as_ref().map(|id| format!("message id {id}")),
         item.error.clone(),
+        item.delivery.as_ref().map(deliveries::of_item),
         Some(item.id.to_string()),
     ];
     fields.into_iter().flatten().collect::<Vec<_>>().join("  ")

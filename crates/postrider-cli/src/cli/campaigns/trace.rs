@@ -9,7 +9,7 @@ use postrider_store::campaigns::{
 };
 use serde_json::json;
 
-use super::person;
+use super::{deliveries, person};
 use crate::cli::{ForTenant, output, with_installation};
 use crate::config::Config;
 
@@ -171,6 +171,7 @@ fn about_item(item: &TracedItem) -> String {
         item.provider_message_id.as_ref().map(|id| format!("message id {id}")),
         item.error.clone(),
         item.attempt.map(|attempt| format!("attempt {attempt}")),
+        item.delivery.as_ref().map(deliveries::of_item),
     ];
     std::iter::once(state).chain(more.into_iter().flatten()).collect::<Vec<_>>().join("  ")
 }

@@ -2,6 +2,7 @@
 
 pub mod adapters;
 pub mod crash;
+mod deliveries;
 pub mod execution;
 mod life;
 mod limits;

@@ -97,6 +97,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "events/functions/operate.sql",
 
     Replaceable "campaigns/functions/access.sql",
+    Replaceable "campaigns/functions/deliveries.sql",
     Replaceable "campaigns/functions/guards.sql",
     Replaceable "campaigns/functions/keys.sql",
     Replaceable "campaigns/functions/history.sql",

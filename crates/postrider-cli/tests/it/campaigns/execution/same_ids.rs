@@ -34,6 +34,7 @@ const TABLES: &[&str] = &[
     "execution.channel_outbox",
     "execution.doubts",
     "execution.provider_callbacks",
+    "execution.deliveries",
     "execution.account_states",
     "execution.campaign_audit_log",
     "execution.campaign_events",
@@ -130,6 +131,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "('{t}', array['{item0}']::uuid[], 'sent', array['m'], 'they say so', 'me')",
     ),
     ("record_callback", "", "('{t}', '{account}', '{key0}', 'm', 'done', true)"),
+    (
+        "record_callback",
+        "",
+        "('{t}', '{account}', '{key0}', 'm', 'done', true, 'bounced', 'why', now(), 'hard bounce', true)",
+    ),
     ("note_progress", PROGRESS, "('{t}', 'w')"),
     (
         "tend_phase",

@@ -126,6 +126,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "execution.campaigns",
             "execution.channel_outbox",
             "execution.claim_order",
+            "execution.deliveries",
             "execution.doubts",
             "execution.erasures",
             "execution.job_queue",

@@ -109,6 +109,8 @@ impl Tenant {
              values ('{item}', '{id}', '{account}', 'smtp', '{campaign}', now());
              insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
              values ('{id}', '{account}', 'key', 'theirs', 'done', true);
+             insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
+             values ('{id}', '{item}', '{run}', 'delivered', 'theirs', now());
              insert into execution.account_states (tenant_id, account_id) values ('{id}', '{account}');
              insert into execution.erasures (tenant_id, lead_id, actor, items, messages) values ('{id}', '{lead}', 'a test', 0, 0);
              insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
