@@ -224,7 +224,7 @@ pub struct Echo {
     pub status: String,
     /// Whether the callback proves that the vendor acted.
     pub proves_action: bool,
-    /// What it reports about the delivery, if the status is known.
+    /// The reported delivery status, if the vendor's word is known.
     pub delivery: Option<Delivery>,
 }
 

@@ -179,7 +179,9 @@ fn events(ending: Ending) -> [(&'static str, Value); 2] {
     };
     let result = match ending {
         Ending::Bounced => ("email.bounced", bounce("Permanent", "NoEmail", "550 5.1.1 user unknown")),
-        Ending::SoftBounced => ("email.bounced", bounce("Transient", "MailboxFull", "452 4.2.2 mailbox full")),
+        Ending::SoftBounced => {
+            ("email.bounced", bounce("Transient", "MailboxFull", "452 4.2.2 mailbox full"))
+        }
         Ending::Complained => ("email.complained", json!({})),
         Ending::Delayed => ("email.delivery_delayed", json!({})),
         Ending::Failed => ("email.failed", json!({ "failed": { "reason": "reached_daily_quota" } })),
@@ -216,8 +218,7 @@ pub struct Webhook {
 
 impl Webhook {
     /// An example of a body for `PUT /callbacks/resend`.
-    pub const EXAMPLE: &'static str =
-        r#"{"url": "http://127.0.0.1:8080/hook", "webhook_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}"#;
+    pub const EXAMPLE: &'static str = r#"{"url": "http://127.0.0.1:8080/hook", "webhook_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}"#;
 
     /// The event, signed. Svix writes the headers of Standard Webhooks under its own names.
     fn report(&self, event: &Value) -> anyhow::Result<Report> {

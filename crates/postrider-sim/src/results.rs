@@ -95,7 +95,8 @@ pub struct Results(Mutex<Vec<Outcome>>);
 
 impl Results {
     /// An example of a body for `PUT /callbacks/results`.
-    pub const EXAMPLE: &'static str = r#"[{"to": "+491701234567", "result": "busy", "times": 2, "reversed": true}]"#;
+    pub const EXAMPLE: &'static str =
+        r#"[{"to": "+491701234567", "result": "busy", "times": 2, "reversed": true}]"#;
 
     /// Replaces all rules.
     pub fn set(&self, rules: Vec<Outcome>) -> Result<(), String> {

@@ -81,6 +81,7 @@ pub const METRICS: &[Metric] = &[
     counter("postrider_callbacks_total", &["provider"], "Verified status callbacks of providers"),
     counter("postrider_callbacks_refused_total", &["provider"], "Status callbacks without a valid signature"),
     counter("postrider_deliveries_total", &["provider", "status"], "Reports that gave an item another delivery status"),
+    counter("postrider_unsubscribed_total", &["scope"], "People who unsubscribed by a link, from the `workspace` or a `list`"),
     // Chat
     gauge("postrider_replies_pending", &["older_than_seconds"], "Replies that are not sent yet and older than `older_than_seconds`: 0, 60, 600, 3600"),
     gauge("postrider_replies_due", &[], "Replies that are due and that no dispatcher holds"),

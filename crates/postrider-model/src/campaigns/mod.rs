@@ -6,6 +6,7 @@ pub mod audience;
 pub mod delivery;
 pub mod limits;
 pub mod message;
+pub mod unsubscribe;
 
 use crate::words::words;
 

@@ -22,7 +22,9 @@
 //!
 //! Each of them proves that Resend has the mail.
 
-use std::{sync::Arc, time::Duration};
+mod webhooks;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use hmac::Hmac;
@@ -36,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use url::Url;
 
-use super::smtp::mailbox;
+use super::smtp::{mailbox, unsubscribing};
 use crate::{
     Description,
     guard::{Answer, GuardedClient},
@@ -173,6 +175,8 @@ impl Resend {
             text: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             reply_to: Option<&'a str>,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            headers: BTreeMap<&'static str, String>,
             tags: [Tag<'a>; 1],
         }
         #[derive(Serialize)]
@@ -180,9 +184,13 @@ impl Resend {
             name: &'static str,
             value: &'a str,
         }
-        let Message::Email { to, subject, text, html } = message else {
+        let Message::Email { to, subject, text, html, unsubscribe_url } = message else {
             return Err(http::wrong_channel("resend", "e-mail", message));
         };
+        let headers = unsubscribing(unsubscribe_url.as_deref())
+            .map_err(|reason| Outcome::Rejected { reason })?
+            .into_iter()
+            .collect();
         let mail = Mail {
             from: &self.from,
             to,
@@ -190,6 +198,7 @@ impl Resend {
             html: html.as_deref(),
             text: text.as_deref(),
             reply_to: self.reply_to.as_deref(),
+            headers,
             tags: [Tag { name: KEY_TAG, value: key.as_str() }],
         };
         http::with_key(http::post(self.emails.clone(), Some(&self.token), &mail)?, key)
@@ -222,4 +231,3 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
 
 #[cfg(test)]
 mod tests;
-mod webhooks;

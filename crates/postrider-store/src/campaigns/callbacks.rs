@@ -84,7 +84,7 @@ pub struct NewCallback<'a> {
     pub status: &'a str,
     /// Whether it proves that the vendor acted.
     pub proves_action: bool,
-    /// What it reports about the delivery.
+    /// The reported delivery status.
     pub delivery: Option<&'a Delivery>,
 }
 

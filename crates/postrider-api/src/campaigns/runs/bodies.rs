@@ -140,7 +140,8 @@ pub(crate) struct CallCountsBody {
 
 impl From<deliveries::Summary> for DeliveriesBody {
     fn from(summary: deliveries::Summary) -> Self {
-        let status = |count: deliveries::Count| DeliveryCountBody { status: count.status, items: count.items };
+        let status =
+            |count: deliveries::Count| DeliveryCountBody { status: count.status, items: count.items };
         let calls = summary.calls.map(|deliveries::Calls { placed, answered, answered_by_machine }| {
             CallCountsBody { placed, answered, answered_by_machine }
         });

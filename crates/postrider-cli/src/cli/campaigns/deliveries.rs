@@ -15,7 +15,8 @@ pub fn of_run(summary: &Summary) -> Option<String> {
     if summary.statuses.is_empty() {
         return None;
     }
-    let counts = summary.statuses.iter().map(|count| format!("{} {}", count.items, words(count.status.as_str())));
+    let counts =
+        summary.statuses.iter().map(|count| format!("{} {}", count.items, words(count.status.as_str())));
     let mut text = counts.collect::<Vec<_>>().join(", ");
     if let Some(calls) = summary.calls {
         text.push_str(&format!("; {} of {} calls answered", calls.answered, calls.placed));

@@ -3,7 +3,10 @@
 use postrider_model::ids::LeadId;
 use postrider_store::{
     PgConnection, StoreError,
-    campaigns::leads::{self, Lead, LeadItem},
+    campaigns::{
+        leads::{self, Lead, LeadItem},
+        unsubscribing::ListSuppression,
+    },
     tenancy::tenants::Tenant,
 };
 use serde_json::{Value, json};
@@ -71,7 +74,7 @@ pub fn lead_json(lead: &Lead) -> Value {
 }
 
 /// A lead and its items as the commands print them for programs.
-pub fn json(lead: &Lead, items: &[LeadItem]) -> Value {
+pub fn json(lead: &Lead, items: &[LeadItem], lists: &[ListSuppression]) -> Value {
     let items = items.iter().map(|found| {
         let item = &found.item;
         json!({
@@ -94,12 +97,13 @@ pub fn json(lead: &Lead, items: &[LeadItem]) -> Value {
         })
     });
     let mut shown = lead_json(lead);
+    shown["list_suppressions"] = json!(lists);
     shown["items"] = items.collect();
     shown
 }
 
 /// Prints a lead and its items for a person.
-pub fn show(lead: &Lead, items: &[LeadItem], limit: i64) -> anyhow::Result<()> {
+pub fn show(lead: &Lead, items: &[LeadItem], lists: &[ListSuppression], limit: i64) -> anyhow::Result<()> {
     let external_id = lead.external_id.as_ref().map(|id| format!("external id {id}"));
     let named = [lead.email.clone(), lead.phone.clone(), external_id];
     let named: Vec<String> = named.into_iter().flatten().collect();
@@ -112,6 +116,10 @@ pub fn show(lead: &Lead, items: &[LeadItem], limit: i64) -> anyhow::Result<()> {
         (None, None, _) => "not suppressed".to_owned(),
     };
     output::line(format_args!("│  created {}, {state}", output::time(lead.created_at)))?;
+    for ListSuppression { list, reason, suppressed_at } in lists {
+        let at = output::time(*suppressed_at);
+        output::line(format_args!("│  suppressed for list {list} {at}: {reason}"))?;
+    }
     for (n, found) in items.iter().enumerate() {
         let branch = if n + 1 == items.len() { "└─ " } else { "├─ " };
         output::line(format_args!("{branch}{}", about(found)))?;

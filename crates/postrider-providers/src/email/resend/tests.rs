@@ -47,12 +47,25 @@ fn a_mail_is_what_resend_describes() {
         subject: "S".into(),
         text: Some("T".into()),
         html: None,
+        unsubscribe_url: None,
     };
     let request = open(&json!({ "from": "news@example.com" })).request(&key(), &plain).unwrap();
     let tag = format!(r#""tags":[{{"name":"postrider_key","value":"{}"}}]"#, key());
     assert_eq!(
         body(&request),
         format!(r#"{{"from":"news@example.com","to":"a@example.com","subject":"S","text":"T",{tag}}}"#)
+    );
+    let linked = Message::Email {
+        to: "a@example.com".into(),
+        subject: "S".into(),
+        text: Some("T".into()),
+        html: None,
+        unsubscribe_url: Some("https://example.com/u/a".into()),
+    };
+    let request = resend.request(&key(), &linked).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(body(&request)).unwrap()["headers"],
+        json!({ "List-Unsubscribe": "<https://example.com/u/a>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click" })
     );
     for other in [voice(), social()] {
         assert_eq!(resend.request(&key(), &other).err().unwrap().kind(), "rejected");

@@ -126,7 +126,8 @@ pub(super) fn read(body: &[u8], suppresses: Suppresses) -> Result<Option<Echo>, 
         Suppression::Complaint => suppresses.complained,
     });
     let at = event.created_at.and_then(|at| at.parse::<Timestamp>().ok());
-    let delivery = Some(Delivery { status, detail: detail.filter(|detail| !detail.is_empty()), at, suppresses });
+    let delivery =
+        Some(Delivery { status, detail: detail.filter(|detail| !detail.is_empty()), at, suppresses });
     Ok(Some(Echo { key, message_id, status: event.r#type, proves_action: true, delivery }))
 }
 
@@ -287,7 +288,8 @@ mod tests {
 
     #[test]
     fn other_events_and_mails_are_ignored_and_broken_ones_are_malformed() {
-        for kind in ["email.opened", "email.clicked", "email.scheduled", "email.received", "contact.created"] {
+        for kind in ["email.opened", "email.clicked", "email.scheduled", "email.received", "contact.created"]
+        {
             assert_eq!(read_event(kind, &json!({}), BOTH), None, "{kind}");
         }
         for tags in [json!({}), json!(null), json!({ "category": "news" }), json!([])] {
@@ -347,7 +349,9 @@ mod tests {
             (twice, body, Some(&verifier), "is there twice"),
             (unnamed, body, Some(&verifier), "`svix-id` is missing"),
         ] {
-            let Err(CallbackRefused::Forged(reason)) = check(&headers, body, verifier) else { panic!("{why}") };
+            let Err(CallbackRefused::Forged(reason)) = check(&headers, body, verifier) else {
+                panic!("{why}")
+            };
             assert!(reason.contains(why) && !reason.contains("whsec_BwcH"), "{reason}");
         }
     }

@@ -24,27 +24,42 @@ pub(super) const WEBHOOK_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 pub struct Scene {
     pub api: Api,
     pub sim: Sim,
+    campaigns: &'static str,
     worker: Option<Server>,
 }
 
 impl Scene {
     pub async fn new() -> anyhow::Result<Self> {
+        Self::with("").await
+    }
+
+    /// With more settings of campaigns.
+    pub async fn with(campaigns: &'static str) -> anyhow::Result<Self> {
         let limits = "[api]\nrate_per_second = 0\ninvalid_keys_per_second = 0\n";
-        let api = Api::with(&format!("{limits}{OUTBOUND}")).await?;
-        Ok(Self { api, sim: Sim::start(&[])?, worker: None })
+        let api = Api::with(&format!("{limits}{OUTBOUND}[campaigns]\n{campaigns}")).await?;
+        Ok(Self { api, sim: Sim::start(&[])?, campaigns, worker: None })
     }
 
     /// Starts a worker with a resolver.
     pub fn work(&mut self) -> anyhow::Result<()> {
-        let more = format!("{OUTBOUND}[campaigns]\npoll_interval_ms = 50\n[resolver]\npoll_interval_ms = 50\n");
+        let campaigns =
+            format!("[campaigns]\npoll_interval_ms = 50\nretry_pause_seconds = 1\n{}", self.campaigns);
+        let resolver =
+            "[resolver]\npoll_interval_ms = 50\nretry_pause_seconds = 1\nretry_pause_max_seconds = 1\n";
+        let more = format!("{OUTBOUND}{campaigns}{resolver}");
         self.worker = Some(Server::start(&self.api.world, "campaigns,resolver", &more)?);
         Ok(())
     }
 
     /// People on list `people`: `person0@example.org`, `+491700000000`, ….
     pub fn people(&self, count: usize) -> anyhow::Result<()> {
-        let rows: String = (0..count).map(|n| format!("{},{}\n", mail(n), phone(n))).collect();
-        import(&self.api, &self.api.acme, "people", &format!("email,phone\n{rows}"))?.expect(200)?;
+        self.people_on("people", count)
+    }
+
+    /// The same people on another list.
+    pub fn people_on(&self, list: &str, count: usize) -> anyhow::Result<()> {
+        let rows: String = (0..count).map(|n| format!("p{n},{},{}\n", mail(n), phone(n))).collect();
+        import(&self.api, &self.api.acme, list, &format!("external_id,email,phone\n{rows}"))?.expect(200)?;
         Ok(())
     }
 
@@ -74,8 +89,9 @@ impl Scene {
         Ok(account)
     }
 
-    async fn account(&self, provider: &str, settings: &Value, secret: &str) -> anyhow::Result<String> {
-        let account = json!({ "name": provider, "provider": provider, "settings": settings, "secret": secret });
+    pub async fn account(&self, provider: &str, settings: &Value, secret: &str) -> anyhow::Result<String> {
+        let account =
+            json!({ "name": provider, "provider": provider, "settings": settings, "secret": secret });
         let made = self.api.post(&self.api.acme.admin, "/provider-accounts", &account)?.expect(201)?;
         // The limits of the vendors are not tried here.
         let unlimited = "update tenancy.provider_accounts set limits = '{\"rate_per_second\": 100000}'";
@@ -97,18 +113,35 @@ impl Scene {
 
     /// Starts a campaign to list `people` through an account, and answers with its run.
     pub fn start(&self, name: &str, channel: &str, account: &str) -> anyhow::Result<Uuid> {
-        let operator = &self.api.acme.operator;
         let content = match channel {
             "voice" => json!({ "script": "Hello" }),
             _ => json!({ "subject": "Hello", "text": "Hello" }),
         };
+        self.begin(&self.create(name, channel, account, "people", &content)?)
+    }
+
+    /// Creates a campaign of one phase.
+    pub fn create(
+        &self,
+        name: &str,
+        channel: &str,
+        account: &str,
+        list: &str,
+        content: &Value,
+    ) -> anyhow::Result<String> {
+        let operator = &self.api.acme.operator;
         let asset = json!({ "name": name, "channel": channel, "content": content });
         let asset = id(&self.api.post(operator, "/assets", &asset)?.expect(201)?)?;
         let phase = json!({
-            "phase": "only", "channel": channel, "asset_id": asset, "list": "people", "provider_account": account,
+            "phase": "only", "channel": channel, "asset_id": asset, "list": list, "provider_account": account,
         });
         let campaign = json!({ "name": name, "phases": [phase] });
-        let campaign = id(&self.api.post(operator, "/campaigns", &campaign)?.expect(201)?)?;
+        id(&self.api.post(operator, "/campaigns", &campaign)?.expect(201)?)
+    }
+
+    /// Starts a campaign, and answers with its run.
+    pub fn begin(&self, campaign: &str) -> anyhow::Result<Uuid> {
+        let operator = &self.api.acme.operator;
         let path = format!("/campaigns/{campaign}/phases/only/start");
         self.api.post(operator, &path, &json!({}))?.expect(200)?;
         let runs = self.api.get(operator, &format!("/runs?campaign_id={campaign}"))?.expect(200)?;
@@ -122,7 +155,18 @@ impl Scene {
                     join execution.campaign_runs as run on run.id = delivery.run_id and run.finished_at is not null
               where run.id = '{run}' and delivery.status not in ('accepted', 'ringing', 'answered', 'delayed')"
         );
-        eventually("every item has a status", async || Ok(number(&self.api.admin, sql.as_str()).await? == items)).await
+        eventually("every item has a status", async || {
+            Ok(number(&self.api.admin, sql.as_str()).await? == items)
+        })
+        .await
+    }
+
+    /// Waits until the run has ended.
+    pub async fn ended(&self, run: Uuid) -> anyhow::Result<()> {
+        let sql = format!(
+            "select count(*) from execution.campaign_runs where id = '{run}' and finished_at is not null"
+        );
+        eventually("the run ends", async || Ok(number(&self.api.admin, sql.as_str()).await? == 1)).await
     }
 
     /// The delivery status of the item to this recipient, as the list of items shows it.

@@ -1,4 +1,4 @@
-//! What becomes of calls and mails, as it is shown.
+//! The results of calls and mails, as they are shown.
 
 use serde_json::{Value, json};
 
@@ -20,9 +20,9 @@ async fn a_run_summary_tells_calls_answered_from_calls_placed() -> anyhow::Resul
     scene.people(7)?;
     // Repeated, and the last report first: the status is the same.
     let results = ["busy", "no_answer", "failed", "canceled", "machine"];
-    let results = results.iter().enumerate().map(|(n, result)| {
-        json!({ "to": phone(n), "result": result, "times": 1 + n % 2, "reversed": n % 2 == 0 })
-    });
+    let results = results.iter().enumerate().map(
+        |(n, result)| json!({ "to": phone(n), "result": result, "times": 1 + n % 2, "reversed": n % 2 == 0 }),
+    );
     scene.put("/callbacks/results", &results.collect())?;
     let run = scene.start("calls", "voice", "twilio")?;
     scene.work()?;
@@ -42,19 +42,23 @@ async fn a_run_summary_tells_calls_answered_from_calls_placed() -> anyhow::Resul
         summary(&shown),
         ["canceled 1", "failed 1", "no_answer 1", "busy 1", "completed 2", "answered_by_machine 1"]
     );
-    assert_eq!(
-        shown["deliveries"]["calls"],
-        json!({ "placed": 7, "answered": 3, "answered_by_machine": 1 })
-    );
+    assert_eq!(shown["deliveries"]["calls"], json!({ "placed": 7, "answered": 3, "answered_by_machine": 1 }));
     // Every call was placed, and so every item stays `called`.
     assert_eq!(shown["progress"]["succeeded"], 7);
 
     // One item, the trace, the person, the export; by API and by command.
-    let items = scene.api.get(viewer, &format!("/runs/{run}/items?recipient=%2B491700000000"))?.expect(200)?;
+    let items =
+        scene.api.get(viewer, &format!("/runs/{run}/items?recipient=%2B491700000000"))?.expect(200)?;
     let item = items["items"][0]["id"].as_str().unwrap().to_owned();
     let one = scene.api.get(viewer, &format!("/items/{item}"))?.expect(200)?;
-    assert_eq!((&one["item"]["status"], &one["item"]["delivery"]["status"]), (&json!("called"), &json!("busy")));
-    assert!(one["callbacks"].as_array().unwrap().iter().any(|callback| callback["status"] == "busy"), "{one}");
+    assert_eq!(
+        (&one["item"]["status"], &one["item"]["delivery"]["status"]),
+        (&json!("called"), &json!("busy"))
+    );
+    assert!(
+        one["callbacks"].as_array().unwrap().iter().any(|callback| callback["status"] == "busy"),
+        "{one}"
+    );
     let trace = scene.api.get(viewer, &format!("/runs/{run}/trace"))?.expect(200)?;
     let traced = trace["jobs"][0]["items"].as_array().unwrap();
     assert_eq!(traced.iter().filter(|item| item["delivery"]["status"] == "completed").count(), 2);
@@ -78,7 +82,9 @@ async fn a_run_summary_tells_calls_answered_from_calls_placed() -> anyhow::Resul
     let status = of(&["campaign", "status", "calls"])?;
     let counts = "only: 1 canceled, 1 failed, 1 no answer, 1 busy, 2 completed, 1 answered by machine; 3 of 7 calls answered, 1 by a machine";
     assert!(status.contains(counts), "{status}");
-    let json: Value = serde_json::from_str(&world.postrider(&["campaign", "status", "calls", "--json", "--tenant", "acme"])?.stdout)?;
+    let json: Value = serde_json::from_str(
+        &world.postrider(&["campaign", "status", "calls", "--json", "--tenant", "acme"])?.stdout,
+    )?;
     assert_eq!(json["deliveries"][0]["calls"]["answered"], 3);
     let csv = of(&["campaign", "export", &run_id])?;
     assert!(csv.lines().next().unwrap().ends_with(",delivery_status,delivery_detail,delivery_at"), "{csv}");
@@ -106,9 +112,10 @@ async fn a_hard_bounce_or_a_complaint_suppresses_the_lead_where_the_account_says
         scene.resend(&more).await?;
         scene.people(6)?;
         let results = ["bounced", "soft_bounced", "complained", "failed"];
-        let results = results.iter().enumerate().map(|(n, result)| {
-            json!({ "to": mail(n), "result": result, "times": 2, "reversed": true })
-        });
+        let results = results
+            .iter()
+            .enumerate()
+            .map(|(n, result)| json!({ "to": mail(n), "result": result, "times": 2, "reversed": true }));
         scene.put("/callbacks/results", &results.collect())?;
         let run = scene.start("news", "email", "resend")?;
         scene.work()?;
@@ -120,11 +127,12 @@ async fn a_hard_bounce_or_a_complaint_suppresses_the_lead_where_the_account_says
         let bounced = scene.delivery(run, &mail(0))?;
         assert_eq!(bounced["detail"], "Permanent, NoEmail, smtp; 550 5.1.1 user unknown");
         let suppressed = "select split_part(email, '@', 1) || ' ' || suppression_reason from execution.leads where suppressed_at is not null order by 1";
-        let expected: Vec<&str> = [("person0 hard bounce", suppress_bounced), ("person2 complaint", suppress_complained)]
-            .iter()
-            .filter(|(_, is_set)| *is_set)
-            .map(|(lead, _)| *lead)
-            .collect();
+        let expected: Vec<&str> =
+            [("person0 hard bounce", suppress_bounced), ("person2 complaint", suppress_complained)]
+                .iter()
+                .filter(|(_, is_set)| *is_set)
+                .map(|(lead, _)| *lead)
+                .collect();
         assert_eq!(texts(&scene.api.admin, suppressed).await?, expected);
         // The next campaign leaves them out, with the reason.
         let next = scene.start("more news", "email", "resend")?;
@@ -133,14 +141,18 @@ async fn a_hard_bounce_or_a_complaint_suppresses_the_lead_where_the_account_says
         let skipped = scene.api.get(&scene.api.acme.viewer, &path)?.expect(200)?;
         assert_eq!(skipped["items"].as_array().map(Vec::len), Some(expected.len()));
         if suppress_bounced {
-            assert_eq!(skipped["items"][0]["error"].as_str().map(|why| why.starts_with("suppressed: ")), Some(true));
+            assert_eq!(
+                skipped["items"][0]["error"].as_str().map(|why| why.starts_with("suppressed: ")),
+                Some(true)
+            );
         }
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_settles_an_item_in_doubt_and_an_answer_that_was_lost_costs_nothing() -> anyhow::Result<()> {
+async fn a_webhook_settles_an_item_in_doubt_and_an_answer_that_was_lost_costs_nothing() -> anyhow::Result<()>
+{
     let mut scene = Scene::new().await?;
     scene.resend(&json!({})).await?;
     scene.people(3)?;

@@ -25,9 +25,11 @@ struct Sent {
 }
 
 fn event(kind: &str, key: &str, n: usize) -> String {
-    let bounce = json!({ "type": "Permanent", "subType": "NoEmail", "message": "m", "diagnosticCode": ["550 5.1.1"] });
+    let bounce =
+        json!({ "type": "Permanent", "subType": "NoEmail", "message": "m", "diagnosticCode": ["550 5.1.1"] });
     // As large as those of a mail with many headers.
-    let headers: Vec<Value> = (0..20).map(|h| json!({ "name": format!("X-{h}"), "value": "v".repeat(100) })).collect();
+    let headers: Vec<Value> =
+        (0..20).map(|h| json!({ "name": format!("X-{h}"), "value": "v".repeat(100) })).collect();
     let mut data = json!({ "email_id": format!("mail-{n}"), "to": [], "tags": { "postrider_key": key }, "headers": headers });
     if kind == "email.bounced" {
         data["bounce"] = bounce;
@@ -44,10 +46,13 @@ async fn ten_thousand_callbacks_at_once_leave_the_right_statuses_and_little_memo
     let run = scene.start("news", "email", "resend")?;
     scene.work()?;
     crate::world::eventually("everything is sent", async || {
-        Ok(number(&scene.api.admin, "select count(*) from execution.channel_outbox where status = 'sent'").await? == ITEMS as i64)
+        Ok(number(&scene.api.admin, "select count(*) from execution.channel_outbox where status = 'sent'")
+            .await?
+            == ITEMS as i64)
     })
     .await?;
-    let keys = texts(&scene.api.admin, "select idempotency_key from execution.channel_outbox order by 1").await?;
+    let keys =
+        texts(&scene.api.admin, "select idempotency_key from execution.channel_outbox order by 1").await?;
 
     // Each item ends in one of four ways, by two or three events; each event comes three times. And there are others.
     let ends = [
@@ -93,7 +98,10 @@ async fn ten_thousand_callbacks_at_once_leave_the_right_statuses_and_little_memo
 
     let counts = "select status || ' ' || count(*) from execution.deliveries group by status order by 1";
     let counts = texts(&scene.api.admin, counts).await?;
-    assert_eq!(counts, expected.iter().map(|(status, count)| format!("{status} {count}")).collect::<Vec<_>>());
+    assert_eq!(
+        counts,
+        expected.iter().map(|(status, count)| format!("{status} {count}")).collect::<Vec<_>>()
+    );
     for (n, key) in keys.iter().enumerate() {
         let sql = format!(
             "select delivery.status || ' ' || message_id from execution.deliveries as delivery
@@ -105,9 +113,15 @@ async fn ten_thousand_callbacks_at_once_leave_the_right_statuses_and_little_memo
     }
     let suppressed = "select suppression_reason || ' ' || count(*) from execution.leads where suppressed_at is not null group by suppression_reason order by 1";
     assert_eq!(texts(&scene.api.admin, suppressed).await?, ["complaint 250", "hard bounce 250"]);
-    assert_eq!(scene.api.count("select count(*) from execution.channel_outbox where status <> 'sent'").await?, 0);
+    assert_eq!(
+        scene.api.count("select count(*) from execution.channel_outbox where status <> 'sent'").await?,
+        0
+    );
     let metrics = crate::http::get(&scene.api.server.http_url, "/metrics")?.body;
-    assert!(metrics.contains(&format!(r#"postrider_callbacks_refused_total{{provider="resend"}} {ITEMS}"#)), "{metrics}");
+    assert!(
+        metrics.contains(&format!(r#"postrider_callbacks_refused_total{{provider="resend"}} {ITEMS}"#)),
+        "{metrics}"
+    );
     let shown = scene.api.get(&scene.api.acme.viewer, &format!("/runs/{run}"))?.expect(200)?;
     assert_eq!(shown["deliveries"]["statuses"].as_array().map(Vec::len), Some(4));
     Ok(())
@@ -126,7 +140,13 @@ fn deliver(url: &str, path: &str, sent: &Sent) -> anyhow::Result<()> {
         .header("svix-signature", &signature)
         .bytes("application/json", sent.body.as_bytes())
         .send()?;
-    anyhow::ensure!(reply.status == sent.answer, "{} instead of {}: {}", reply.status, sent.answer, reply.text());
+    anyhow::ensure!(
+        reply.status == sent.answer,
+        "{} instead of {}: {}",
+        reply.status,
+        sent.answer,
+        reply.text()
+    );
     Ok(())
 }
 
@@ -154,7 +174,10 @@ async fn a_forged_webhook_is_refused_with_the_reason_and_changes_nothing() -> an
     };
     assert_eq!(call(&path, now, &good)?.status, 204, "about no item of ours");
     let old = now - 3600;
-    let (theirs, unknown) = (path.replace(&api.acme.id.0.to_string(), &beta.id.0.to_string()), path.replace(&account, material::UNKNOWN));
+    let (theirs, unknown) = (
+        path.replace(&api.acme.id.0.to_string(), &beta.id.0.to_string()),
+        path.replace(&account, material::UNKNOWN),
+    );
     for (path, at, signature, status, says) in [
         (path.clone(), now, "".to_owned(), 403, "not Resend's"),
         (path.clone(), now, sign("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", now)?, 403, "not Resend's"),
@@ -169,7 +192,8 @@ async fn a_forged_webhook_is_refused_with_the_reason_and_changes_nothing() -> an
         let problem = call(&path, at, &signature)?.problem(status)?;
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(says)), "{path}: {problem}");
     }
-    let large = Call::new(&api.server.http_url, "POST", &path).bytes("application/json", &vec![b'a'; 100_000]);
+    let large =
+        Call::new(&api.server.http_url, "POST", &path).bytes("application/json", &vec![b'a'; 100_000]);
     large.send()?.problem(413)?;
     assert_eq!(api.count("select count(*) from execution.provider_callbacks").await?, 0);
     assert_eq!(api.count("select count(*) from execution.leads where suppressed_at is not null").await?, 0);

@@ -26,7 +26,8 @@ impl Subject {
         let items = reserve_all(&stage.worker, "w", &job).await?;
         let account: Uuid =
             sqlx::query_scalar("select id from tenancy.provider_accounts").fetch_one(&stage.admin).await?;
-        let rows = texts(&stage.admin, "select id || ' ' || idempotency_key from execution.channel_outbox").await?;
+        let rows =
+            texts(&stage.admin, "select id || ' ' || idempotency_key from execution.channel_outbox").await?;
         let keys = rows.iter().filter_map(|row| row.split_once(' '));
         let keys = keys.map(|(id, key)| Ok((id.parse()?, key.to_owned()))).collect::<anyhow::Result<_>>()?;
         Ok(Self { stage, run, job, account, items, keys })
@@ -45,7 +46,9 @@ impl Subject {
     }
 
     async fn status(&self, item: Uuid) -> Result<String, sqlx::Error> {
-        let sql = format!("select status || coalesce(': ' || detail, '') from execution.deliveries where outbox_id = '{item}'");
+        let sql = format!(
+            "select status || coalesce(': ' || detail, '') from execution.deliveries where outbox_id = '{item}'"
+        );
         Ok(texts(&self.stage.admin, sql).await?.concat())
     }
 
@@ -58,7 +61,8 @@ impl Subject {
 async fn of_two_reports_the_one_of_the_higher_rank_stays_in_either_order() -> anyhow::Result<()> {
     let all = DeliveryStatus::ALL;
     let subject = Subject::new(all.len() * all.len()).await?;
-    let ranks = "select concat_ws(' ', status, execution.delivery_rank(status)) from unnest($1) as status order by 1";
+    let ranks =
+        "select concat_ws(' ', status, execution.delivery_rank(status)) from unnest($1) as status order by 1";
     let words: Vec<&str> = all.iter().map(|status| status.as_str()).collect();
     let mut ranked: Vec<String> = all.iter().map(|status| format!("{status} {}", status.rank())).collect();
     ranked.sort();
@@ -85,7 +89,8 @@ async fn of_two_reports_the_one_of_the_higher_rank_stays_in_either_order() -> an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_counts_before_the_settlement_and_leaves_the_item_and_its_send_job_alone() -> anyhow::Result<()> {
+async fn a_report_counts_before_the_settlement_and_leaves_the_item_and_its_send_job_alone()
+-> anyhow::Result<()> {
     let subject = Subject::new(2).await?;
     let [item, other] = subject.items[..] else { anyhow::bail!("two items") };
     let row = "select xmin || ' ' || ctid from execution.channel_outbox order by id";
@@ -110,7 +115,11 @@ async fn a_report_counts_before_the_settlement_and_leaves_the_item_and_its_send_
     assert_eq!(subject.stage.look("status", "channel_outbox", item).await?, "sent", "{}", subject.run);
     // The provider's clock may be ahead of ours.
     assert_eq!(subject.report(other, "accepted", ", null, now() + interval '1 day'").await?, "recorded t f");
-    assert_eq!(number(&subject.stage.admin, "select count(*) from execution.deliveries where reported_at > now()").await?, 0);
+    assert_eq!(
+        number(&subject.stage.admin, "select count(*) from execution.deliveries where reported_at > now()")
+            .await?,
+        0
+    );
     Ok(())
 }
 
@@ -132,14 +141,18 @@ async fn a_report_suppresses_the_lead_that_still_has_the_address_and_a_complaint
     assert_eq!(subject.report(moved, "bounced", hard).await?, "recorded t f", "another address by now");
     assert_eq!(subject.report(complained, "complained", complaint).await?, "recorded t t");
     let lead = subject.recipient(known).await?;
-    let suppress = format!("select execution.suppress_lead(tenancy.current_tenant_id(), '{lead}', 'asked', 'me')");
+    let suppress =
+        format!("select execution.suppress_lead(tenancy.current_tenant_id(), '{lead}', 'asked', 'me')");
     assert!(subject.stage.ask::<bool>(subject.stage.own, suppress).await?);
     assert_eq!(subject.report(known, "complained", complaint).await?, "recorded t f", "suppressed already");
-    for (item, reason) in [(bounced, "hard bounce"), (moved, "null"), (complained, "complaint"), (known, "asked")] {
+    for (item, reason) in
+        [(bounced, "hard bounce"), (moved, "null"), (complained, "complaint"), (known, "asked")]
+    {
         let lead = subject.recipient(item).await?;
         assert_eq!(subject.stage.look("suppression_reason", "leads", lead).await?, reason);
     }
-    let log = "select actor || ' ' || note from tenancy.audit_log where action = 'lead.suppressed' order by id";
+    let log =
+        "select actor || ' ' || note from tenancy.audit_log where action = 'lead.suppressed' order by id";
     assert_eq!(texts(admin, log).await?, ["callback-sim hard bounce", "callback-sim complaint", "me asked"]);
     // Another tenant reaches nothing.
     let other = Tenant::create(admin, "other").await?;
@@ -158,7 +171,9 @@ async fn a_report_after_an_erasure_leaves_no_words_behind() -> anyhow::Result<()
     complete(&subject.stage.worker, "w", &subject.job).await?;
     for step in [
         format!("select execution.begin_erasure(tenancy.current_tenant_id(), '{lead}')::text"),
-        format!("select (erased_at is not null)::text from execution.erase_lead(tenancy.current_tenant_id(), '{lead}', 'me')"),
+        format!(
+            "select (erased_at is not null)::text from execution.erase_lead(tenancy.current_tenant_id(), '{lead}', 'me')"
+        ),
     ] {
         assert_eq!(subject.stage.ask::<String>(subject.stage.own, step).await?, "true");
     }
@@ -167,5 +182,45 @@ async fn a_report_after_an_erasure_leaves_no_words_behind() -> anyhow::Result<()
     assert_eq!(subject.report(item, "bounced", hard).await?, "recorded t f");
     assert_eq!(subject.status(item).await?, "bounced");
     assert_eq!(subject.stage.look("suppression_reason", "leads", lead).await?, "erased");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_is_not_reserved_once_its_lead_is_suppressed_for_the_list() -> anyhow::Result<()> {
+    let stage = Stage::new().await?;
+    stage.run(3, 10_000).await?;
+    let job = claim(&stage.worker, "w", 1).await?.remove(0);
+    let list = texts(&stage.admin, "select name from execution.lead_lists").await?.concat();
+    let suppress = |lead: Uuid, list: &str| {
+        format!(
+            "select execution.suppress_on_list(tenancy.current_tenant_id(), '{lead}', '{list}', 'asked', 'me')"
+        )
+    };
+    let lead = job.item_ids[1];
+    assert_eq!(stage.ask::<String>(stage.own, suppress(lead, &list)).await?, "done");
+    assert_eq!(stage.ask::<String>(stage.own, suppress(lead, "nobody")).await?, "no_list");
+    assert_eq!(stage.ask::<String>(stage.own, suppress(Uuid::now_v7(), &list)).await?, "no_lead");
+    let reasons = format!(
+        "select array_to_string(array(select coalesce(reason, '-') from unnest(suppression_reasons) as reason order by 1), ' ')
+           from execution.read_audience('{}', 'w', '{}', 1, false)",
+        stage.own.id, job.job_id
+    );
+    assert_eq!(texts(&stage.worker, reasons).await?, ["- - asked"]);
+    let begun = super::Windows::of(&job, 1, 3).begin(&stage.worker, "w").await?;
+    let verdicts: Vec<&str> = begun.iter().map(|item| item.verdict.as_str()).collect();
+    assert_eq!(verdicts, ["reserved", "skipped", "reserved"]);
+    // Tokens of one tenant mean nothing to another, and neither do its leads.
+    let other = Tenant::create(&stage.admin, "other").await?;
+    let tokens = format!(
+        "select execution.unsubscribe_tokens(tenancy.current_tenant_id(), '{}', array['{lead}'::uuid])",
+        job.run_id
+    );
+    let token = stage.ask::<Vec<String>>(stage.own, &tokens).await?.remove(0);
+    assert_eq!(stage.ask::<Option<Vec<String>>>(other, &tokens).await?, None);
+    let unsubscribe =
+        format!("select execution.unsubscribe(tenancy.current_tenant_id(), '{token}', 'workspace', 'r')");
+    assert_eq!(stage.ask::<String>(other, &unsubscribe).await?, "unknown");
+    assert_eq!(stage.ask::<String>(stage.own, &unsubscribe).await?, "workspace");
+    assert_eq!(stage.look("suppression_reason", "leads", lead).await?, "r");
     Ok(())
 }

@@ -68,7 +68,8 @@ async fn an_old_run_loses_its_rows_and_keeps_its_certificate_and_no_key_is_reser
     let (old, jobs) = sent(&stage, stage.own, 8).await?;
     let (young, _) = sent(&stage, stage.own, 2).await?;
     let (theirs, _) = sent(&stage, other, 2).await?;
-    let reports = "insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
+    let reports =
+        "insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
         select tenant_id, id, run_id, case status when 'sent' then 'delivered' else 'bounced' end, 'm', now()
           from execution.channel_outbox";
     execute(&stage.admin, reports).await?;

@@ -39,6 +39,8 @@ const TABLES: &[&str] = &[
     "execution.campaign_audit_log",
     "execution.campaign_events",
     "execution.run_archives",
+    "execution.suppression_keys",
+    "execution.list_suppressions",
 ];
 
 const CLAIM_SECOND_JOB: &str = "select from execution.claim_queued_jobs('{t}', 'v')";
@@ -168,6 +170,14 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "select execution.suppress_lead('{t}', '{lead}', 'why', 'me')",
         "('{t}', '{lead}', 'asked for it', 'me')",
     ),
+    ("suppress_on_list", "", "('{t}', '{lead}', '{list}', 'why', 'me')"),
+    (
+        "unsuppress_on_list",
+        "select execution.suppress_on_list('{t}', '{lead}', '{list}', 'why', 'me')",
+        "('{t}', '{lead}', '{list}', 'asked for it', 'me')",
+    ),
+    ("unsubscribe", "", "('{t}', '{token}', 'list', 'why')"),
+    ("unsubscribe", "", "('{t}', '{token}', 'workspace', 'why')"),
     ("begin_erasure", "", "('{t}', '{lead}')"),
     (
         "erase_lead",
@@ -198,6 +208,8 @@ const READS: &[(&str, &str, &str)] = &[
     ("launch_evidence", OPEN_CIRCUIT, "('{t}', '{run}')"),
     ("old_runs", AGE_RUN, "('{t}', now() - interval '25 hours')"),
     ("find_leads", OPEN_CIRCUIT, "('{t}', '{email}')"),
+    ("unsubscribe_tokens", OPEN_CIRCUIT, "('{t}', '{run}', array['{lead}']::uuid[])"),
+    ("unsubscribe_subject", OPEN_CIRCUIT, "('{t}', '{token}')"),
 ];
 
 impl Subject {
@@ -223,7 +235,19 @@ impl Subject {
         finalize(&stage.worker, own.id, "w", &[(items[0], "in_doubt")]).await?;
         let job2 =
             format!("select id::text from execution.job_queue where status = 'queued' and run_id = '{run}'");
+        let token = format!(
+            "select (execution.unsubscribe_tokens('{}', '{run}', array['{}'::uuid]))[1]",
+            own.id, job.item_ids[0]
+        );
+        let list = format!(
+            "select list.name from execution.campaign_runs as run
+                    join execution.campaign_phases as phase on phase.id = run.phase_id
+                    join execution.lead_lists as list on list.id = phase.list_id
+              where run.id = '{run}'"
+        );
         let names = vec![
+            ("token", texts(&stage.admin, token).await?.concat()),
+            ("list", texts(&stage.admin, list).await?.concat()),
             ("t", own.id.to_string()),
             ("workspace", own.workspace.to_string()),
             ("campaign", campaign.to_string()),
