@@ -1280,6 +1280,30 @@ $$;
 
 COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
+CREATE FUNCTION execution.add_list_suppression(p_tenant_id uuid, p_lead_id uuid, p_list_id uuid, p_reason text, p_actor text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into execution.list_suppressions (tenant_id, list_id, lead_id, reason)
+    select p_tenant_id, p_list_id, lead.id, left(coalesce(nullif(btrim(p_reason), ''), 'suppressed'), 255)
+      from execution.leads as lead
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       and lead.erasing_since is null
+        on conflict do nothing;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        select p_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, 'list ' || list.name || ': ' || p_reason
+          from execution.lead_lists as list
+         where list.tenant_id = p_tenant_id
+           and list.id = p_list_id;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.add_list_suppression(p_tenant_id uuid, p_lead_id uuid, p_list_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead for a list, and records that. Changes nothing for a lead that is suppressed for it already, or erased.';
+
 CREATE FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) RETURNS bytea[]
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1315,13 +1339,19 @@ begin
         return false;
     end if;
     insert into execution.run_archives
-           (tenant_id, run_id, exported_to, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)
+           (tenant_id, run_id, exported_to, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing, deliveries)
     select p_tenant_id, p_run_id, p_exported_to,
            (select count(*) from execution.job_queue as job
              where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'completed'),
            (select count(*) from execution.job_queue as job
              where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'dead'),
-           launch.sent, launch.called, launch.posted, launch.failed, launch.skipped, launch.missing
+           launch.sent, launch.called, launch.posted, launch.failed, launch.skipped, launch.missing,
+           (select coalesce(jsonb_object_agg(counted.status, counted.items), '{}')
+              from (select delivery.status, count(*) as items
+                      from execution.deliveries as delivery
+                     where delivery.tenant_id = p_tenant_id
+                       and delivery.run_id = p_run_id
+                     group by delivery.status) as counted)
       from execution.verify_launch(p_tenant_id, p_run_id) as launch
         on conflict do nothing;
     if not found then
@@ -1500,12 +1530,17 @@ begin
 
     -- The share lock keeps the send job with this worker until the reservations are committed.
     for v_job in
-        select wanted.n, wanted.first, wanted.count, job.*
+        select wanted.n, wanted.first, wanted.count, job.*,
+               -- In a subselect of its own: the planner must not reach the send job from its phase.
+               (select phase.list_id
+                  from execution.campaign_phases as phase
+                 where phase.tenant_id = job.tenant_id
+                   and phase.id = job.phase_id) as list_id
           from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
                as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
-                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items, run.phase_id
                      from execution.job_queue as job
                           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                     where job.tenant_id = wanted.tenant_id
@@ -1530,7 +1565,13 @@ begin
               from execution.leads as lead
              where lead.tenant_id = v_job.tenant_id
                and lead.id = any (v_job.items)
-               and lead.suppressed_at is not null);
+               and lead.suppressed_at is not null
+             union all
+            select listed.lead_id
+              from execution.list_suppressions as listed
+             where listed.tenant_id = v_job.tenant_id
+               and listed.list_id = v_job.list_id
+               and listed.lead_id = any (v_job.items));
         for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
             if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
                 verdicts[v_end + i] := 'skipped';
@@ -1716,7 +1757,15 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or exists (select
+                            from execution.list_suppressions as listed
+                           where listed.tenant_id = run.tenant_id
+                             and listed.lead_id = lead.id
+                             and listed.list_id = (select phase.list_id
+                                                     from execution.campaign_phases as phase
+                                                    where phase.tenant_id = run.tenant_id
+                                                      and phase.id = run.phase_id)),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -2332,6 +2381,10 @@ begin
                 and run.phase_id = p_phase_id),
             p_cause, gen_random_uuid());
 
+    -- Signs the links to unsubscribe of this run.
+    if v_phase.channel = 'email' then
+        perform execution.make_suppression_key(p_tenant_id);
+    end if;
     insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
     select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
            case v_phase.channel
@@ -2355,6 +2408,12 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
+
+CREATE FUNCTION execution.delivery_rank(p_status text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_status WHEN 'accepted'::text THEN 1 WHEN 'ringing'::text THEN 2 WHEN 'delayed'::text THEN 3 WHEN 'answered'::text THEN 4 WHEN 'canceled'::text THEN 5 WHEN 'failed'::text THEN 6 WHEN 'no_answer'::text THEN 7 WHEN 'busy'::text THEN 8 WHEN 'delivered'::text THEN 9 WHEN 'completed'::text THEN 10 WHEN 'answered_by_machine'::text THEN 11 WHEN 'bounced'::text THEN 12 WHEN 'complained'::text THEN 13 ELSE NULL::integer END;
+
+COMMENT ON FUNCTION execution.delivery_rank(p_status text) IS 'Returns the rank of a delivery status: a report replaces a status of a lower rank. The model has the same table.';
 
 CREATE FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2794,6 +2853,11 @@ begin
     delete from execution.provider_callbacks as callback
      where callback.tenant_id = p_tenant_id
        and callback.idempotency_key = any (v_keys);
+    update execution.deliveries as delivery
+       set detail = null
+     where delivery.tenant_id = p_tenant_id
+       and delivery.outbox_id = any (v_items)
+       and delivery.detail is not null;
     update execution.job_queue as job
        set last_error = c_erased
      where job.tenant_id = p_tenant_id
@@ -2847,6 +2911,8 @@ begin
      where member.tenant_id = p_tenant_id
        and member.lead_id = p_lead_id
        and member.list_id in (select list.id from execution.lead_lists as list where list.tenant_id = p_tenant_id);
+    perform execution.keep_list_suppressions(p_tenant_id, v_lead.workspace_id, p_lead_id, v_lead.email, v_lead.phone,
+                                             v_lead.external_id);
     -- The first step suppressed the lead at the time at which it began, if it was not suppressed before.
     if v_lead.suppressed_at < v_lead.erasing_since then
         perform execution.keep_suppression(p_tenant_id, v_lead.workspace_id, p_lead_id, v_lead.email, v_lead.phone,
@@ -3255,12 +3321,15 @@ declare
     v_added bigint;
     v_matched bigint;
     v_ambiguous bigint[];
-    -- The imported leads, if the workspace keeps suppressions of erased people.
+    -- The imported leads, if the tenant keeps suppressions of erased people.
     v_imported uuid[];
     v_keeps_suppressions constant boolean := exists (select
                                                        from execution.suppressed_addresses as known
                                                       where known.tenant_id = p_tenant_id
-                                                        and known.workspace_id = p_workspace_id);
+                                                        and known.workspace_id = p_workspace_id)
+                                             or exists (select
+                                                          from execution.suppressed_list_addresses as known
+                                                         where known.tenant_id = p_tenant_id);
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
@@ -3447,6 +3516,7 @@ begin
       from merged;
     if v_imported is not null then
         perform execution.suppress_erased_leads(v_tenant_id, p_workspace_id, v_imported);
+        perform execution.suppress_erased_members(v_tenant_id, v_list_id, v_imported);
     end if;
 
     -- Do not keep a new list without members.
@@ -3464,6 +3534,48 @@ $$;
 
 COMMENT ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
 
+CREATE FUNCTION execution.keep_list_suppressions(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    if not exists (select
+                     from execution.list_suppressions as listed
+                    where listed.tenant_id = p_tenant_id
+                      and listed.lead_id = p_lead_id
+                      and listed.list_id in (select list.id
+                                               from execution.lead_lists as list
+                                              where list.tenant_id = p_tenant_id
+                                                and list.workspace_id = p_workspace_id))
+    then
+        return;
+    end if;
+    perform execution.make_suppression_key(p_tenant_id);
+    insert into execution.suppressed_list_addresses (tenant_id, list_id, hash, suppressed_at)
+    select p_tenant_id, listed.list_id, address.hash, listed.suppressed_at
+      from execution.list_suppressions as listed
+           cross join lateral unnest(execution.address_hashes(p_tenant_id, p_email, p_phone, p_external_id)) as address (hash)
+     where listed.tenant_id = p_tenant_id
+       and listed.lead_id = p_lead_id
+        on conflict do nothing;
+    -- The erased lead kept messages from the other leads with its address. From now on they are suppressed themselves.
+    insert into execution.list_suppressions (tenant_id, list_id, lead_id, suppressed_at, reason)
+    select p_tenant_id, listed.list_id, other.lead_id, listed.suppressed_at, 'suppressed before erasure'
+      from execution.list_suppressions as listed
+           cross join execution.leads_with_the_address(p_tenant_id, p_lead_id) as other
+     where listed.tenant_id = p_tenant_id
+       and listed.lead_id = p_lead_id
+        on conflict do nothing;
+    delete from execution.list_suppressions as listed
+     where listed.tenant_id = p_tenant_id
+       and listed.lead_id = p_lead_id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.keep_list_suppressions(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text) IS 'Keeps the suppressions for lists of a lead that is being erased: as HMACs of its addresses, and on the other leads that have them.';
+
 CREATE FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3473,10 +3585,7 @@ CREATE FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid
 declare
     v_now constant timestamptz := now();
 begin
-    insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
-    select p_tenant_id, fresh.inner_pad, fresh.outer_pad
-      from tenancy.new_hmac_key() as fresh
-        on conflict do nothing;
+    perform execution.make_suppression_key(p_tenant_id);
     insert into execution.suppressed_addresses (tenant_id, workspace_id, hash, suppressed_at)
     select p_tenant_id, p_workspace_id, address.hash, p_at
       from unnest(execution.address_hashes(p_tenant_id, p_email, p_phone, p_external_id)) as address (hash)
@@ -3537,6 +3646,89 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) IS 'Returns the basis of a run''s launch certificate: the installation and its epoch, the reason why a restored copy certifies nothing, the time at which a process last compared the database with its witness, and the number of items that an adoption put in doubt.';
+
+CREATE FUNCTION execution.leads_with_the_address(p_tenant_id uuid, p_lead_id uuid) RETURNS TABLE(lead_id uuid)
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select other.id
+      from execution.leads as lead
+           join execution.leads as other
+             on other.tenant_id = p_tenant_id
+            and other.workspace_id = lead.workspace_id
+            and lower(other.email) = lower(lead.email)
+            and other.email is not null
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       and other.id <> p_lead_id
+     union
+    select other.id
+      from execution.leads as lead
+           join execution.leads as other
+             on other.tenant_id = p_tenant_id
+            and other.workspace_id = lead.workspace_id
+            and other.phone = lead.phone
+            and other.phone is not null
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       and other.id <> p_lead_id
+$$;
+
+COMMENT ON FUNCTION execution.leads_with_the_address(p_tenant_id uuid, p_lead_id uuid) IS 'Returns the other leads of the workspace with the e-mail address or the phone number of a lead.';
+
+CREATE FUNCTION execution.list_suppression_reason(p_tenant_id uuid, p_list_id uuid, p_lead_id uuid, p_channel text, p_email text, p_phone text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select coalesce(
+               (select listed.reason
+                  from execution.list_suppressions as listed
+                 where listed.tenant_id = p_tenant_id
+                   and listed.list_id = p_list_id
+                   and listed.lead_id = p_lead_id),
+               (select listed.reason
+                  from execution.leads as other
+                       join execution.list_suppressions as listed
+                         on listed.tenant_id = p_tenant_id
+                        and listed.list_id = p_list_id
+                        and listed.lead_id = other.id
+                 where other.tenant_id = p_tenant_id
+                   and lower(other.email) = lower(p_email)
+                   and other.email is not null
+                   and p_channel = 'email'
+                 limit 1),
+               (select listed.reason
+                  from execution.leads as other
+                       join execution.list_suppressions as listed
+                         on listed.tenant_id = p_tenant_id
+                        and listed.list_id = p_list_id
+                        and listed.lead_id = other.id
+                 where other.tenant_id = p_tenant_id
+                   and other.phone = p_phone
+                   and other.phone is not null
+                   and p_channel = 'voice'
+                 limit 1))
+$$;
+
+COMMENT ON FUNCTION execution.list_suppression_reason(p_tenant_id uuid, p_list_id uuid, p_lead_id uuid, p_channel text, p_email text, p_phone text) IS 'Returns why a lead, or another lead with its address on this channel, is suppressed for a list; null if none is.';
+
+CREATE FUNCTION execution.make_suppression_key(p_tenant_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if not exists (select from execution.suppression_keys as key where key.tenant_id = p_tenant_id) then
+        insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
+        select p_tenant_id, fresh.inner_pad, fresh.outer_pad
+          from tenancy.new_hmac_key() as fresh
+            on conflict do nothing;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.make_suppression_key(p_tenant_id uuid) IS 'Makes the HMAC key of the tenant if it has none.';
 
 CREATE FUNCTION execution.measure_circuits() RETURNS TABLE(provider text, open bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3988,6 +4180,9 @@ begin
        and callback.tenant_id = p_tenant_id
        and callback.account_id = account.id
        and callback.idempotency_key = any (v_keys);
+    delete from execution.deliveries as delivery
+     where delivery.tenant_id = p_tenant_id
+       and delivery.outbox_id = any (v_ids);
     delete from execution.doubts as doubt
      where doubt.tenant_id = p_tenant_id
        and doubt.outbox_id = any (v_ids);
@@ -4009,7 +4204,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) IS 'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks. Returns the number of deleted rows; 0 means that none is left.';
+COMMENT ON FUNCTION execution.prune_run(p_tenant_id uuid, p_run_id uuid, p_limit integer) IS 'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks and delivery statuses. Returns the number of deleted rows; 0 means that none is left.';
 
 CREATE FUNCTION execution.put_off_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_next_look_at timestamp with time zone, p_is_for_person boolean, p_note text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4181,7 +4376,12 @@ declare
     v_job record;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    select job.item_ids, run.channel
+    select job.item_ids, run.channel,
+           -- In a subselect of its own: the planner must not reach the send job from its phase.
+           (select phase.list_id
+              from execution.campaign_phases as phase
+             where phase.tenant_id = run.tenant_id
+               and phase.id = run.phase_id) as list_id
       into v_job
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
@@ -4226,6 +4426,20 @@ begin
            and lead.id = any (v_job.item_ids);
     end if;
     ids := coalesce(ids, '{}');
+    -- Most lists have no suppression of their own.
+    if exists (select
+                 from execution.list_suppressions as listed
+                where listed.tenant_id = p_tenant_id
+                  and listed.list_id = v_job.list_id)
+    then
+        select array_agg(coalesce(
+                             lead.reason,
+                             execution.list_suppression_reason(p_tenant_id, v_job.list_id, lead.id, v_job.channel, lead.email,
+                                                               lead.phone))
+                         order by lead.place)
+          into suppression_reasons
+          from unnest(ids, suppression_reasons, emails, phones) with ordinality as lead (id, reason, email, phone, place);
+    end if;
     if p_with_begun then
         begun := array(
             select item.recipient_id
@@ -4237,7 +4451,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is, also if it is suppressed for the list of the phase alone. With p_with_begun, begun has the items that have an outbox row already.';
 
 CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4265,7 +4479,7 @@ $$;
 
 COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns no row if the worker does not hold the send job.';
 
-CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
+CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean, p_delivery text DEFAULT NULL::text, p_detail text DEFAULT NULL::text, p_reported_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_suppression text DEFAULT NULL::text, p_is_about_address boolean DEFAULT false, OUT verdict text, OUT is_delivery_new boolean, OUT is_suppressed boolean) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4276,7 +4490,9 @@ declare
     v_is_new boolean;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    select item.id, item.run_id, item.job_id, account.provider
+    is_delivery_new := false;
+    is_suppressed := false;
+    select item.id, item.run_id, item.job_id, item.recipient_id, item.recipient, account.provider
       into v_item
       from tenancy.provider_accounts as account
            join execution.channel_outbox as item
@@ -4288,45 +4504,94 @@ begin
        and account.id = p_account_id
        and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
     if not found then
-        return 'unknown';
+        verdict := 'unknown';
+        return;
+    end if;
+    verdict := 'recorded';
+    if p_suppression is not null and v_item.recipient_id is not null then
+        is_suppressed := execution.suppress_reported_lead(
+            p_tenant_id, v_item.recipient_id, p_suppression,
+            case when p_is_about_address then coalesce(v_item.recipient, '') end, 'callback-' || v_item.provider);
     end if;
     insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
     values (p_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
         on conflict do nothing;
     v_is_new := found;
-    if not p_proves_action then
-        return 'recorded';
+    if p_proves_action
+       and exists (select
+                     from execution.channel_outbox as item
+                    where item.tenant_id = p_tenant_id
+                      and item.id = v_item.id
+                      and item.status = 'queued'
+                      and item.in_doubt_since is not null)
+    then
+        perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
+        perform
+           from execution.channel_outbox as item
+          where item.tenant_id = p_tenant_id
+            and item.id = v_item.id
+            and item.status = 'queued'
+            and item.in_doubt_since is not null
+            for no key update;
+        if found then
+            perform execution.settle_in_doubt(
+                p_tenant_id, v_item.id, 'sent', p_message_id,
+                v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
+            verdict := 'settled';
+        end if;
     end if;
-    perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
-    perform
-       from execution.channel_outbox as item
-      where item.tenant_id = p_tenant_id
-        and item.id = v_item.id
-        and item.status = 'queued'
-        and item.in_doubt_since is not null
-        for no key update;
-    if found then
-        perform execution.settle_in_doubt(
-            p_tenant_id, v_item.id, 'sent', p_message_id,
-            v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
-        return 'settled';
-    end if;
-    if v_is_new and exists (select
-                              from execution.channel_outbox as item
-                             where item.tenant_id = p_tenant_id
-                               and item.id = v_item.id
-                               and item.status = 'failed')
+    if p_proves_action and verdict = 'recorded' and v_is_new
+       and exists (select
+                     from execution.channel_outbox as item
+                    where item.tenant_id = p_tenant_id
+                      and item.id = v_item.id
+                      and item.status = 'failed')
     then
         perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
                                 'callback-' || v_item.provider, 'item.contradicted',
                                 'the provider called back: ' || p_message_id || ' is ' || p_status);
-        return 'contradicted';
+        verdict := 'contradicted';
     end if;
-    return 'recorded';
+    if p_delivery is not null then
+        is_delivery_new := execution.record_delivery(
+            p_tenant_id, v_item.id, v_item.run_id, v_item.recipient_id, p_delivery, p_message_id, p_detail, p_reported_at);
+    end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) IS 'Stores a status callback of a provider about a call of this account of the tenant. A callback that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+COMMENT ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean, p_delivery text, p_detail text, p_reported_at timestamp with time zone, p_suppression text, p_is_about_address boolean, OUT verdict text, OUT is_delivery_new boolean, OUT is_suppressed boolean) IS 'Stores a status callback of a provider about a call of this account of the tenant. A callback that proves the action settles an item in doubt at once. With p_delivery, the callback sets the delivery status of the item; with p_suppression, it suppresses the lead, with p_is_about_address only if the lead still has the address of the item. The verdict is settled, recorded, contradicted if the item was settled as failed, or unknown if no item of this account has this key.';
+
+CREATE FUNCTION execution.record_delivery(p_tenant_id uuid, p_outbox_id uuid, p_run_id uuid, p_lead_id uuid, p_status text, p_message_id text, p_detail text, p_reported_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    insert into execution.deliveries as known
+           (tenant_id, outbox_id, run_id, status, message_id, detail, reported_at, received_at)
+    select p_tenant_id, p_outbox_id, p_run_id, p_status, left(p_message_id, 500),
+           case
+               when not exists (select
+                                  from execution.leads as lead
+                                 where lead.tenant_id = p_tenant_id
+                                   and lead.id = p_lead_id
+                                   and lead.erasing_since is not null)
+                   then p_detail
+           end,
+           least(coalesce(p_reported_at, v_now), v_now), v_now
+        on conflict (tenant_id, outbox_id) do update
+       set status = excluded.status,
+           message_id = excluded.message_id,
+           detail = excluded.detail,
+           reported_at = excluded.reported_at,
+           received_at = excluded.received_at
+     where execution.delivery_rank(excluded.status) > execution.delivery_rank(known.status);
+    return found;
+end
+$$;
+
+COMMENT ON FUNCTION execution.record_delivery(p_tenant_id uuid, p_outbox_id uuid, p_run_id uuid, p_lead_id uuid, p_status text, p_message_id text, p_detail text, p_reported_at timestamp with time zone) IS 'Stores the delivery status of an item, unless a status of the same or a higher rank is stored. Returns whether it was stored.';
 
 CREATE FUNCTION execution.refuse_change_of_callback() RETURNS trigger
     LANGUAGE plpgsql
@@ -5064,6 +5329,31 @@ $$;
 
 COMMENT ON FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_workspace_id uuid, p_lead_ids uuid[]) IS 'Suppresses those of the leads that have an address of an erased person who was suppressed.';
 
+CREATE FUNCTION execution.suppress_erased_members(p_tenant_id uuid, p_list_id uuid, p_lead_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    insert into execution.list_suppressions (tenant_id, list_id, lead_id, suppressed_at, reason)
+    select p_tenant_id, p_list_id, imported.id, min(known.suppressed_at), 'suppressed before erasure'
+      from execution.leads as imported
+           cross join lateral unnest(execution.address_hashes(p_tenant_id, imported.email, imported.phone,
+                                                              imported.external_id)) as address (hash)
+           join execution.suppressed_list_addresses as known
+             on known.tenant_id = p_tenant_id
+            and known.list_id = p_list_id
+            and known.hash = address.hash
+     where imported.tenant_id = p_tenant_id
+       and imported.id = any (p_lead_ids)
+     group by imported.id
+        on conflict do nothing;
+end
+$$;
+
+COMMENT ON FUNCTION execution.suppress_erased_members(p_tenant_id uuid, p_list_id uuid, p_lead_ids uuid[]) IS 'Suppresses those of the leads for a list that have an address of an erased person who was suppressed for it.';
+
 CREATE FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5088,6 +5378,62 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
+
+CREATE FUNCTION execution.suppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_reason text, p_actor text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_found record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select lead.id, list.id as list_id
+      into v_found
+      from execution.leads as lead
+           left join execution.lead_lists as list
+                  on list.tenant_id = p_tenant_id
+                 and list.workspace_id = lead.workspace_id
+                 and list.name = p_list
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id;
+    if not found then
+        return 'no_lead';
+    end if;
+    if v_found.list_id is null then
+        return 'no_list';
+    end if;
+    perform execution.add_list_suppression(p_tenant_id, p_lead_id, v_found.list_id, p_reason, p_actor);
+    return 'done';
+end
+$$;
+
+COMMENT ON FUNCTION execution.suppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant for the list of this name: campaigns over the list skip it, and every other lead with its address. Returns done, no_lead or no_list. Repeating the call changes nothing.';
+
+CREATE FUNCTION execution.suppress_reported_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_address text, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update execution.leads as lead
+       set suppressed_at = v_now,
+           suppression_reason = p_reason,
+           updated_at = v_now
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id
+       and lead.suppressed_at is null
+       and (p_address is null or lower(p_address) in (lower(lead.email), lower(lead.phone)));
+    if not found then
+        return false;
+    end if;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'lead.suppressed', 'lead:' || p_lead_id, p_reason);
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION execution.suppress_reported_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_address text, p_actor text) IS 'Suppresses a lead because of a report of a provider, and records that. Returns false if nothing changed.';
 
 CREATE FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5599,6 +5945,108 @@ $$;
 
 COMMENT ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Makes the shelved send jobs of a resumed run due again.';
 
+CREATE FUNCTION execution.unsubscribe(p_tenant_id uuid, p_token text, p_scope text, p_reason text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    c_actor constant text := 'recipient';
+    v_subject record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(p_scope, '') not in ('workspace', 'list') then
+        raise exception 'the scope is workspace or list, not %', coalesce(p_scope, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    v_subject := execution.unsubscribe_subject(p_tenant_id, p_token);
+    if v_subject.lead_id is null then
+        return 'unknown';
+    end if;
+    if p_scope = 'list' and v_subject.list_id is not null then
+        perform execution.add_list_suppression(p_tenant_id, v_subject.lead_id, v_subject.list_id, p_reason, c_actor);
+        return 'list';
+    end if;
+    perform execution.suppress_lead(p_tenant_id, v_subject.lead_id, p_reason, c_actor);
+    return 'workspace';
+end
+$$;
+
+COMMENT ON FUNCTION execution.unsubscribe(p_tenant_id uuid, p_token text, p_scope text, p_reason text) IS 'Suppresses the lead of a token, for the list of its phase or for the workspace, and returns which of them; a phase without a list counts as the workspace. Returns unknown if the token is not valid. Repeating the call changes nothing.';
+
+CREATE FUNCTION execution.unsubscribe_subject(p_tenant_id uuid, p_token text, OUT run_id uuid, OUT lead_id uuid, OUT list_id uuid) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+declare
+    v_bytes bytea;
+    v_run_id uuid;
+    v_lead_id uuid;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if p_token is null or p_token !~ '^[A-Za-z0-9_-]{64}$' then
+        return;
+    end if;
+    v_bytes := decode(translate(p_token, '-_', '+/'), 'base64');
+    v_run_id := encode(substring(v_bytes from 1 for 16), 'hex')::uuid;
+    v_lead_id := encode(substring(v_bytes from 17 for 16), 'hex')::uuid;
+    -- Hashes are compared, because the time of a comparison of the tokens would reveal how much of a guess is right.
+    if sha256(convert_to(execution.unsubscribe_token(p_tenant_id, v_run_id, v_lead_id), 'UTF8'))
+       is distinct from sha256(convert_to(p_token, 'UTF8'))
+       or not exists (select from execution.leads as lead where lead.tenant_id = p_tenant_id and lead.id = v_lead_id)
+    then
+        return;
+    end if;
+    select v_run_id, v_lead_id,
+           (select phase.list_id
+              from execution.campaign_phases as phase
+             where phase.tenant_id = p_tenant_id
+               and phase.id = run.phase_id)
+      into run_id, lead_id, list_id
+      from execution.campaign_runs as run
+     where run.tenant_id = p_tenant_id
+       and run.id = v_run_id;
+end
+$_$;
+
+COMMENT ON FUNCTION execution.unsubscribe_subject(p_tenant_id uuid, p_token text, OUT run_id uuid, OUT lead_id uuid, OUT list_id uuid) IS 'Verifies a token and returns its run and lead, and the list of the phase; nulls if the signature is not that of the tenant.';
+
+CREATE FUNCTION execution.unsubscribe_token(p_tenant_id uuid, p_run_id uuid, p_lead_id uuid) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+    select translate(
+               encode(named.parts
+                      || substring(sha256(key.outer_pad
+                                          || sha256(key.inner_pad || convert_to('unsubscribe:', 'UTF8') || named.parts))
+                                   for 16),
+                      'base64'),
+               '+/', '-_')
+      from execution.suppression_keys as key
+           cross join (select uuid_send(p_run_id) || uuid_send(p_lead_id) as parts) as named
+     where key.tenant_id = p_tenant_id
+$$;
+
+COMMENT ON FUNCTION execution.unsubscribe_token(p_tenant_id uuid, p_run_id uuid, p_lead_id uuid) IS 'Returns the signed token of a lead and a run, 64 characters of base64url. Null if the tenant has no key.';
+
+CREATE FUNCTION execution.unsubscribe_tokens(p_tenant_id uuid, p_run_id uuid, p_lead_ids uuid[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from execution.suppression_keys as key where key.tenant_id = p_tenant_id)
+       or not exists (select from execution.campaign_runs as run where run.tenant_id = p_tenant_id and run.id = p_run_id)
+    then
+        return null;
+    end if;
+    return (select array_agg(execution.unsubscribe_token(p_tenant_id, p_run_id, lead.id) order by lead.place)
+              from unnest(p_lead_ids) with ordinality as lead (id, place));
+end
+$$;
+
+COMMENT ON FUNCTION execution.unsubscribe_tokens(p_tenant_id uuid, p_run_id uuid, p_lead_ids uuid[]) IS 'Returns the tokens of leads for links to unsubscribe in messages of a run, in the given order. Null if the tenant has no such run or no key; the deployment of a run over an e-mail phase makes the key.';
+
 CREATE FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5665,6 +6113,59 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) IS 'Ends the suppression of a lead of the tenant, with a note for the audit log. Repeating the call changes nothing. also_suppressed has the other suppressed leads with its e-mail address or phone number, which still keep messages from it.';
+
+CREATE FUNCTION execution.unsuppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_note text, p_actor text, OUT verdict text, OUT also_suppressed uuid[]) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_found record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    if coalesce(btrim(p_note), '') = '' then
+        raise exception 'the note must say why messages may be sent again' using errcode = 'invalid_parameter_value';
+    end if;
+    also_suppressed := '{}';
+    select lead.*, list.id as list_id
+      into v_found
+      from execution.leads as lead
+           left join execution.lead_lists as list
+                  on list.tenant_id = p_tenant_id
+                 and list.workspace_id = lead.workspace_id
+                 and list.name = p_list
+     where lead.tenant_id = p_tenant_id
+       and lead.id = p_lead_id;
+    verdict := case when not found then 'no_lead' when v_found.list_id is null then 'no_list' else 'done' end;
+    if verdict <> 'done' then
+        return;
+    end if;
+    delete from execution.list_suppressions as listed
+     where listed.tenant_id = p_tenant_id
+       and listed.list_id = v_found.list_id
+       and listed.lead_id = p_lead_id;
+    if found then
+        -- Otherwise the next import would suppress the lead again.
+        delete from execution.suppressed_list_addresses as known
+         where known.tenant_id = p_tenant_id
+           and known.list_id = v_found.list_id
+           and known.hash = any (execution.address_hashes(p_tenant_id, v_found.email, v_found.phone, v_found.external_id));
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (p_tenant_id, p_actor, 'lead.unsuppressed', 'lead:' || p_lead_id, left('list ' || p_list || ': ' || p_note, 2000));
+    end if;
+    also_suppressed := array(
+        select listed.lead_id
+          from execution.leads_with_the_address(p_tenant_id, p_lead_id) as other
+               join execution.list_suppressions as listed
+                 on listed.tenant_id = p_tenant_id
+                and listed.list_id = v_found.list_id
+                and listed.lead_id = other.lead_id
+         order by 1);
+end
+$$;
+
+COMMENT ON FUNCTION execution.unsuppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_note text, p_actor text, OUT verdict text, OUT also_suppressed uuid[]) IS 'Ends the suppression of a lead for the list of this name, with a note for the audit log. The verdict is done, no_lead or no_list; repeating the call changes nothing. also_suppressed has the other leads with its address that are suppressed for the list, and still keep messages from it.';
 
 CREATE FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) RETURNS TABLE(run_id uuid, run_status text, intended bigint, sent bigint, called bigint, posted bigint, failed bigint, skipped bigint, in_doubt bigint, missing bigint, run_is_terminal boolean, every_item_is_terminal boolean, duplicates_are_impossible boolean, launched boolean)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -10026,6 +10527,23 @@ ALTER TABLE ONLY execution.claim_order FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.claim_order IS 'The time at which a worker last claimed send jobs of each tenant: claims serve the tenant that waited longest first. It affects fairness and never correctness.';
 
+CREATE TABLE execution.deliveries (
+    tenant_id uuid NOT NULL,
+    outbox_id uuid NOT NULL,
+    run_id uuid NOT NULL,
+    status text NOT NULL,
+    message_id text NOT NULL,
+    detail text,
+    reported_at timestamp with time zone NOT NULL,
+    received_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT deliveries_are_short CHECK (((octet_length(message_id) <= 500) AND (octet_length(detail) <= 1000))),
+    CONSTRAINT deliveries_status_check CHECK ((status = ANY (ARRAY['accepted'::text, 'ringing'::text, 'delayed'::text, 'answered'::text, 'canceled'::text, 'failed'::text, 'no_answer'::text, 'busy'::text, 'delivered'::text, 'completed'::text, 'answered_by_machine'::text, 'bounced'::text, 'complained'::text])))
+);
+
+ALTER TABLE ONLY execution.deliveries FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.deliveries IS 'The delivery status of items, as their provider reported it, one row per item with a report. A report replaces the row if its status has a higher rank.';
+
 CREATE TABLE execution.doubts (
     outbox_id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -10168,6 +10686,19 @@ ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.leads IS 'People whom campaigns address. A lead keeps its id for ever, and its identity until it is erased; a suppressed lead gets no more messages. An erased lead has no data, and its row never changes again.';
 
+CREATE TABLE execution.list_suppressions (
+    tenant_id uuid NOT NULL,
+    list_id uuid NOT NULL,
+    lead_id uuid NOT NULL,
+    suppressed_at timestamp with time zone DEFAULT now() NOT NULL,
+    reason text NOT NULL,
+    CONSTRAINT list_suppressions_have_a_reason CHECK (((btrim(reason) <> ''::text) AND (octet_length(reason) <= 255)))
+);
+
+ALTER TABLE ONLY execution.list_suppressions FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.list_suppressions IS 'Leads that get no more messages of campaigns over a list, whether they are members of it or not. A suppression of the lead itself (leads.suppressed_at) is for all lists.';
+
 CREATE TABLE execution.provider_callbacks (
     tenant_id uuid NOT NULL,
     account_id uuid NOT NULL,
@@ -10196,7 +10727,8 @@ CREATE TABLE execution.run_archives (
     posted bigint NOT NULL,
     failed bigint NOT NULL,
     skipped bigint NOT NULL,
-    missing bigint NOT NULL
+    missing bigint NOT NULL,
+    deliveries jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
 ALTER TABLE ONLY execution.run_archives FORCE ROW LEVEL SECURITY;
@@ -10215,6 +10747,18 @@ ALTER TABLE ONLY execution.suppressed_addresses FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.suppressed_addresses IS 'HMACs of the addresses of erased people who were suppressed: an import suppresses a lead that has one of them. Only the owner role reads this table.';
 
+CREATE TABLE execution.suppressed_list_addresses (
+    tenant_id uuid NOT NULL,
+    list_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    suppressed_at timestamp with time zone NOT NULL,
+    CONSTRAINT suppressed_list_addresses_are_hashes CHECK ((octet_length(hash) = 32))
+);
+
+ALTER TABLE ONLY execution.suppressed_list_addresses FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.suppressed_list_addresses IS 'HMACs of the addresses of erased people who were suppressed for a list, as suppressed_addresses. Only the owner role reads this table.';
+
 CREATE TABLE execution.suppression_keys (
     tenant_id uuid NOT NULL,
     inner_pad bytea NOT NULL,
@@ -10224,7 +10768,7 @@ CREATE TABLE execution.suppression_keys (
 
 ALTER TABLE ONLY execution.suppression_keys FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.suppression_keys IS 'One random HMAC key per tenant that has erased a suppressed person. Only the owner role reads this table.';
+COMMENT ON TABLE execution.suppression_keys IS 'One random HMAC key per tenant, for hashes of suppressed addresses and for links to unsubscribe. Only the owner role reads this table.';
 
 CREATE TABLE jobs.alert_instances (
     id uuid DEFAULT jobs.new_id() NOT NULL,
@@ -10849,6 +11393,9 @@ ALTER TABLE ONLY execution.channel_outbox
 ALTER TABLE ONLY execution.claim_order
     ADD CONSTRAINT claim_order_pkey PRIMARY KEY (tenant_id);
 
+ALTER TABLE ONLY execution.deliveries
+    ADD CONSTRAINT deliveries_pkey PRIMARY KEY (tenant_id, outbox_id);
+
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_pkey PRIMARY KEY (tenant_id, outbox_id);
 
@@ -10867,6 +11414,9 @@ ALTER TABLE ONLY execution.lead_lists
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_pkey PRIMARY KEY (tenant_id, id);
 
+ALTER TABLE ONLY execution.list_suppressions
+    ADD CONSTRAINT list_suppressions_pkey PRIMARY KEY (tenant_id, list_id, lead_id);
+
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
 
@@ -10875,6 +11425,9 @@ ALTER TABLE ONLY execution.run_archives
 
 ALTER TABLE ONLY execution.suppressed_addresses
     ADD CONSTRAINT suppressed_addresses_pkey PRIMARY KEY (tenant_id, workspace_id, hash);
+
+ALTER TABLE ONLY execution.suppressed_list_addresses
+    ADD CONSTRAINT suppressed_list_addresses_pkey PRIMARY KEY (tenant_id, list_id, hash);
 
 ALTER TABLE ONLY execution.suppression_keys
     ADD CONSTRAINT suppression_keys_pkey PRIMARY KEY (tenant_id);
@@ -11022,6 +11575,8 @@ CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, cre
 CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id, tenant_id);
 
 CREATE INDEX channel_outbox_in_doubt ON execution.channel_outbox USING btree (in_doubt_since) WHERE (in_doubt_since IS NOT NULL);
+
+CREATE INDEX deliveries_by_run ON execution.deliveries USING btree (run_id, status, tenant_id);
 
 CREATE INDEX doubts_due ON execution.doubts USING btree (provider, next_look_at) WHERE (NOT is_for_person);
 
@@ -11189,6 +11744,12 @@ CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
+CREATE TRIGGER deliveries_are_never_emptied BEFORE TRUNCATE ON execution.deliveries FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a delivery status stays with its item');
+
+CREATE TRIGGER deliveries_are_never_removed BEFORE DELETE ON execution.deliveries FOR EACH ROW EXECUTE FUNCTION execution.refuse_unless_archived('a delivery status stays with its item');
+
+CREATE TRIGGER deliveries_only_rise BEFORE UPDATE ON execution.deliveries FOR EACH ROW WHEN (((((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.outbox_id IS DISTINCT FROM new.outbox_id)) OR (old.run_id IS DISTINCT FROM new.run_id)) OR (execution.delivery_rank(new.status) <= execution.delivery_rank(old.status)))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('only a status of a higher rank replaces a delivery status', 'detail');
+
 CREATE TRIGGER erasures_are_facts BEFORE DELETE OR UPDATE ON execution.erasures FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('the record of an erasure stays as it is');
 
 CREATE TRIGGER erasures_are_never_emptied BEFORE TRUNCATE ON execution.erasures FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('the record of an erasure stays as it is');
@@ -11213,7 +11774,7 @@ CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspa
 
 CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION execution.refuse_change_of_callback('a provider''s report never changes');
 
-CREATE TRIGGER run_archives_are_facts BEFORE UPDATE ON execution.run_archives FOR EACH ROW WHEN (((old.removed_at IS NOT NULL) OR (new.removed_at IS NULL) OR ((((((((((((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.run_id IS DISTINCT FROM new.run_id)) OR (old.archived_at IS DISTINCT FROM new.archived_at)) OR (old.exported_to IS DISTINCT FROM new.exported_to)) OR (old.jobs_completed IS DISTINCT FROM new.jobs_completed)) OR (old.jobs_dead IS DISTINCT FROM new.jobs_dead)) OR (old.sent IS DISTINCT FROM new.sent)) OR (old.called IS DISTINCT FROM new.called)) OR (old.posted IS DISTINCT FROM new.posted)) OR (old.failed IS DISTINCT FROM new.failed)) OR (old.skipped IS DISTINCT FROM new.skipped)) OR (old.missing IS DISTINCT FROM new.missing)))) EXECUTE FUNCTION tenancy.refuse_change('a certificate stays as it was written');
+CREATE TRIGGER run_archives_are_facts BEFORE UPDATE ON execution.run_archives FOR EACH ROW WHEN (((old.removed_at IS NOT NULL) OR (new.removed_at IS NULL) OR (((((((((((((old.tenant_id IS DISTINCT FROM new.tenant_id) OR (old.run_id IS DISTINCT FROM new.run_id)) OR (old.archived_at IS DISTINCT FROM new.archived_at)) OR (old.exported_to IS DISTINCT FROM new.exported_to)) OR (old.jobs_completed IS DISTINCT FROM new.jobs_completed)) OR (old.jobs_dead IS DISTINCT FROM new.jobs_dead)) OR (old.sent IS DISTINCT FROM new.sent)) OR (old.called IS DISTINCT FROM new.called)) OR (old.posted IS DISTINCT FROM new.posted)) OR (old.failed IS DISTINCT FROM new.failed)) OR (old.skipped IS DISTINCT FROM new.skipped)) OR (old.missing IS DISTINCT FROM new.missing)) OR (old.deliveries IS DISTINCT FROM new.deliveries)))) EXECUTE FUNCTION tenancy.refuse_change('a certificate stays as it was written');
 
 CREATE TRIGGER run_archives_are_never_emptied BEFORE TRUNCATE ON execution.run_archives FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a certificate stays as it was written');
 
@@ -11358,6 +11919,9 @@ ALTER TABLE ONLY execution.campaigns
 ALTER TABLE ONLY execution.claim_order
     ADD CONSTRAINT claim_order_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
+ALTER TABLE ONLY execution.deliveries
+    ADD CONSTRAINT deliveries_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
+
 ALTER TABLE ONLY execution.doubts
     ADD CONSTRAINT doubts_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -11379,6 +11943,12 @@ ALTER TABLE ONLY execution.lead_lists
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
+ALTER TABLE ONLY execution.list_suppressions
+    ADD CONSTRAINT list_suppressions_are_of_a_lead FOREIGN KEY (tenant_id, lead_id) REFERENCES execution.leads(tenant_id, id);
+
+ALTER TABLE ONLY execution.list_suppressions
+    ADD CONSTRAINT list_suppressions_are_of_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
+
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -11387,6 +11957,9 @@ ALTER TABLE ONLY execution.run_archives
 
 ALTER TABLE ONLY execution.suppressed_addresses
     ADD CONSTRAINT suppressed_addresses_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.suppressed_list_addresses
+    ADD CONSTRAINT suppressed_list_addresses_belong_to_a_list FOREIGN KEY (tenant_id, list_id) REFERENCES execution.lead_lists(tenant_id, id);
 
 ALTER TABLE ONLY execution.suppression_keys
     ADD CONSTRAINT suppression_keys_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
@@ -11490,6 +12063,8 @@ ALTER TABLE execution.channel_outbox ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.claim_order ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE execution.deliveries ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE execution.doubts ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.erasures ENABLE ROW LEVEL SECURITY;
@@ -11501,6 +12076,8 @@ ALTER TABLE execution.lead_list_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE execution.lead_lists ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.leads ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.list_suppressions ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY owner_passes ON execution.account_states TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -11520,6 +12097,8 @@ CREATE POLICY owner_passes ON execution.channel_outbox TO postrider_owner USING 
 
 CREATE POLICY owner_passes ON execution.claim_order TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.deliveries TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.doubts TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.erasures TO postrider_owner USING (true) WITH CHECK (true);
@@ -11532,11 +12111,15 @@ CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (tru
 
 CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON execution.list_suppressions TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.run_archives TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.suppressed_addresses TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.suppressed_list_addresses TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.suppression_keys TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -11545,6 +12128,8 @@ ALTER TABLE execution.provider_callbacks ENABLE ROW LEVEL SECURITY;
 ALTER TABLE execution.run_archives ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.suppressed_addresses ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE execution.suppressed_list_addresses ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.suppression_keys ENABLE ROW LEVEL SECURITY;
 
@@ -11566,6 +12151,8 @@ CREATE POLICY tenant_sees_its_own ON execution.channel_outbox FOR SELECT TO post
 
 CREATE POLICY tenant_sees_its_own ON execution.claim_order FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON execution.deliveries FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON execution.doubts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.erasures FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
@@ -11578,11 +12165,15 @@ CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postride
 
 CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
+CREATE POLICY tenant_sees_its_own ON execution.list_suppressions FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
 CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.run_archives FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.suppressed_addresses FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.suppressed_list_addresses FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.suppression_keys FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -11837,6 +12428,8 @@ GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id big
 REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
 GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.add_list_suppression(p_tenant_id uuid, p_lead_id uuid, p_list_id uuid, p_reason text, p_actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) FROM PUBLIC;
@@ -11880,6 +12473,11 @@ REVOKE ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_
 GRANT ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.delivery_rank(p_status text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.delivery_rank(p_status text) TO postrider_app;
+GRANT ALL ON FUNCTION execution.delivery_rank(p_status text) TO postrider_worker;
+GRANT ALL ON FUNCTION execution.delivery_rank(p_status text) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
@@ -11927,6 +12525,8 @@ GRANT ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text,
 REVOKE ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
 
+REVOKE ALL ON FUNCTION execution.keep_list_suppressions(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.key_time(p_at timestamp with time zone) FROM PUBLIC;
@@ -11938,6 +12538,12 @@ REVOKE ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid
 GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.launch_evidence(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.leads_with_the_address(p_tenant_id uuid, p_lead_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.list_suppression_reason(p_tenant_id uuid, p_list_id uuid, p_lead_id uuid, p_channel text, p_email text, p_phone text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.make_suppression_key(p_tenant_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.measure_circuits() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
@@ -11996,8 +12602,10 @@ GRANT ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text
 REVOKE ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean, p_delivery text, p_detail text, p_reported_at timestamp with time zone, p_suppression text, p_is_about_address boolean, OUT verdict text, OUT is_delivery_new boolean, OUT is_suppressed boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean, p_delivery text, p_detail text, p_reported_at timestamp with time zone, p_suppression text, p_is_about_address boolean, OUT verdict text, OUT is_delivery_new boolean, OUT is_suppressed boolean) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.record_delivery(p_tenant_id uuid, p_outbox_id uuid, p_run_id uuid, p_lead_id uuid, p_status text, p_message_id text, p_detail text, p_reported_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.refuse_change_of_callback() FROM PUBLIC;
 
@@ -12053,8 +12661,15 @@ GRANT ALL ON FUNCTION execution.success_of(p_channel text) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_workspace_id uuid, p_lead_ids uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.suppress_erased_members(p_tenant_id uuid, p_list_id uuid, p_lead_ids uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.suppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_reason text, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.suppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_reason text, p_actor text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.suppress_reported_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_address text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
@@ -12085,8 +12700,23 @@ GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO po
 
 REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.unsubscribe(p_tenant_id uuid, p_token text, p_scope text, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.unsubscribe(p_tenant_id uuid, p_token text, p_scope text, p_reason text) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.unsubscribe_subject(p_tenant_id uuid, p_token text, OUT run_id uuid, OUT lead_id uuid, OUT list_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.unsubscribe_subject(p_tenant_id uuid, p_token text, OUT run_id uuid, OUT lead_id uuid, OUT list_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.unsubscribe_token(p_tenant_id uuid, p_run_id uuid, p_lead_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.unsubscribe_tokens(p_tenant_id uuid, p_run_id uuid, p_lead_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.unsubscribe_tokens(p_tenant_id uuid, p_run_id uuid, p_lead_ids uuid[]) TO postrider_app;
+GRANT ALL ON FUNCTION execution.unsubscribe_tokens(p_tenant_id uuid, p_run_id uuid, p_lead_ids uuid[]) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.unsuppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_note text, p_actor text, OUT verdict text, OUT also_suppressed uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.unsuppress_on_list(p_tenant_id uuid, p_lead_id uuid, p_list text, p_note text, p_actor text, OUT verdict text, OUT also_suppressed uuid[]) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
@@ -12570,6 +13200,10 @@ GRANT SELECT ON TABLE execution.channel_outbox TO postrider_app;
 GRANT SELECT ON TABLE execution.channel_outbox TO postrider_worker;
 GRANT SELECT ON TABLE execution.channel_outbox TO postrider_read;
 
+GRANT SELECT ON TABLE execution.deliveries TO postrider_app;
+GRANT SELECT ON TABLE execution.deliveries TO postrider_worker;
+GRANT SELECT ON TABLE execution.deliveries TO postrider_read;
+
 GRANT SELECT ON TABLE execution.doubts TO postrider_app;
 GRANT SELECT ON TABLE execution.doubts TO postrider_worker;
 GRANT SELECT ON TABLE execution.doubts TO postrider_read;
@@ -12595,6 +13229,10 @@ GRANT SELECT ON TABLE execution.lead_lists TO postrider_read;
 GRANT SELECT ON TABLE execution.leads TO postrider_app;
 GRANT SELECT ON TABLE execution.leads TO postrider_worker;
 GRANT SELECT ON TABLE execution.leads TO postrider_read;
+
+GRANT SELECT ON TABLE execution.list_suppressions TO postrider_app;
+GRANT SELECT ON TABLE execution.list_suppressions TO postrider_worker;
+GRANT SELECT ON TABLE execution.list_suppressions TO postrider_read;
 
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;

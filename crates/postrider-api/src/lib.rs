@@ -35,6 +35,7 @@ use tower::Layer;
 pub use axum::http::HeaderValue;
 pub use campaigns::callbacks::CallbackKeys;
 pub use campaigns::stream::{Hub, StreamSettings};
+pub use campaigns::unsubscribe::Unsubscribing;
 pub use channels::ingress::Ingress;
 pub use common::peers::{NotANetwork, TrustedProxies};
 pub use common::throttle::{Throttle, ThrottleSettings};
@@ -74,6 +75,8 @@ pub struct App {
     pub adapters: Adapters,
     /// Verifies callbacks of providers. Without it the server answers them with 503.
     pub callbacks: Option<CallbackKeys>,
+    /// Links to unsubscribe.
+    pub unsubscribing: Unsubscribing,
     /// Receives messages. Without it the server answers webhooks with 503.
     pub ingress: Option<Ingress>,
     /// The policy for URLs that tenants set.

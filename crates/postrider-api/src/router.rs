@@ -32,7 +32,7 @@ use crate::{
         leads::{self, people},
         phases,
         runs::{self, export},
-        stream,
+        stream, unsubscribe,
     },
     channels::{executors, ingress, links, messages, outbox},
     common::{
@@ -149,6 +149,8 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(alerts::show_card))
         .routes(routes!(alerts::decide))
         .routes(routes!(callbacks::receive))
+        .routes(routes!(callbacks::receive_for_account))
+        .routes(routes!(unsubscribe::show, unsubscribe::unsubscribe))
         .layer(TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, REQUEST_TIMEOUT))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }

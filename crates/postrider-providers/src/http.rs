@@ -103,7 +103,7 @@ macro_rules! adapter {
                     &self,
                     account: &Account<'_>,
                     callback: &Callback<'_>,
-                ) -> Result<Echo, CallbackRefused> {
+                ) -> Result<Option<Echo>, CallbackRefused> {
                     let opened = $account::new(&self.client, account).map_err(|error| {
                         CallbackRefused::Forged(format!("nothing can be verified: {error}"))
                     })?;

@@ -30,6 +30,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider_model::{
     Finding, Manifest, Message, Outcome,
+    campaigns::delivery::Delivery,
     channels::{DeliveryReport, InboundMessage},
     ids::ProviderAccountId,
 };
@@ -124,12 +125,12 @@ pub trait Adapter: Send + Sync {
     /// Checks an account and opens it for calls. Unknown settings are refused; nothing is sent.
     fn open(&self, account: &Account<'_>) -> Result<Arc<dyn Provider>, InvalidAccount>;
 
-    /// Verifies the signature of a status callback and reads it.
+    /// Verifies the signature of a status callback and reads it. `None`: it is verified, and is about no item of ours.
     fn read_callback(
         &self,
         _account: &Account<'_>,
         _callback: &Callback<'_>,
-    ) -> Result<Echo, CallbackRefused> {
+    ) -> Result<Option<Echo>, CallbackRefused> {
         Err(CallbackRefused::NotTaken)
     }
 
@@ -162,12 +163,17 @@ pub struct InboundWebhook<'a> {
 impl InboundWebhook<'_> {
     /// The only header of this name. Two of them count as a forgery, because programs disagree about which one is valid.
     pub fn header(&self, name: &str) -> Result<&str, CallbackRefused> {
-        let mut values = self.headers.iter().filter(|(known, _)| known == name);
-        match (values.next(), values.next()) {
-            (Some((_, value)), None) => Ok(value),
-            (None, _) => Err(CallbackRefused::Forged(format!("the header `{name}` is missing"))),
-            (Some(_), Some(_)) => Err(CallbackRefused::Forged(format!("the header `{name}` is there twice"))),
-        }
+        only_header(self.headers, name)
+    }
+}
+
+/// The only header of this name.
+fn only_header<'a>(headers: &'a [(String, String)], name: &str) -> Result<&'a str, CallbackRefused> {
+    let mut values = headers.iter().filter(|(known, _)| known == name);
+    match (values.next(), values.next()) {
+        (Some((_, value)), None) => Ok(value),
+        (None, _) => Err(CallbackRefused::Forged(format!("the header `{name}` is missing"))),
+        (Some(_), Some(_)) => Err(CallbackRefused::Forged(format!("the header `{name}` is there twice"))),
     }
 }
 
@@ -190,23 +196,36 @@ pub enum Received {
 pub struct Callback<'a> {
     /// Path and query, unchanged.
     pub path_and_query: &'a str,
-    /// The key at the end of the path.
-    pub key: &'a str,
+    /// The key at the end of the path, if it came to the address of one item. The vendor signs one of both kinds of addresses only.
+    pub key: Option<&'a str>,
     /// Headers by lower-case name.
     pub headers: &'a [(String, String)],
     /// The raw body.
     pub body: &'a [u8],
+    /// The current time, against which signatures are checked.
+    pub now: Timestamp,
+}
+
+impl Callback<'_> {
+    /// The only header of this name. Two of them count as a forgery, because programs disagree about which one is valid.
+    pub fn header(&self, name: &str) -> Result<&str, CallbackRefused> {
+        only_header(self.headers, name)
+    }
 }
 
 /// A verified status callback about an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Echo {
+    /// The item's idempotency key, which the vendor received with the call.
+    pub key: String,
     /// The vendor's id of the message.
     pub message_id: String,
     /// The delivery status, in the vendor's words.
     pub status: String,
     /// Whether the callback proves that the vendor acted.
     pub proves_action: bool,
+    /// The reported delivery status, if the vendor's word is known.
+    pub delivery: Option<Delivery>,
 }
 
 /// A callback or webhook that is refused.

@@ -56,11 +56,12 @@ pub struct Callback {
 }
 
 /// One request of a callback.
+#[derive(Clone)]
 pub struct Report {
     /// Content type of the body.
     pub content_type: &'static str,
-    /// Name and value of the signature header.
-    pub signature: (&'static str, String),
+    /// Names and values of the headers that sign it.
+    pub signature: Vec<(&'static str, String)>,
     /// Content of the report.
     pub body: String,
 }
@@ -119,11 +120,13 @@ async fn post(url: &str, report: &Report) -> anyhow::Result<StatusCode> {
     let url = Url::parse(url)?;
     let stream = connect(&url).await?;
     let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
-    let request = Request::post(target)
+    let mut request = Request::post(target)
         .header(HOST, &url[url::Position::BeforeHost..url::Position::AfterPort])
-        .header(CONTENT_TYPE, report.content_type)
-        .header(report.signature.0, &report.signature.1)
-        .body(Full::new(Bytes::from(report.body.clone())))?;
+        .header(CONTENT_TYPE, report.content_type);
+    for (name, value) in &report.signature {
+        request = request.header(*name, value);
+    }
+    let request = request.body(Full::new(Bytes::from(report.body.clone())))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut answer = pin!(sender.send_request(request));
     let answer = tokio::select! {

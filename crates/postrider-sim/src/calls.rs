@@ -7,6 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha1::Sha1;
 
 use super::callbacks::Report;
+use super::results::Ending;
 use super::twilio::{Call, rfc_2822};
 
 /// An event of a call.
@@ -32,24 +33,29 @@ impl Event {
 pub fn reports(
     call: &Call,
     events: &[Event],
+    result: Ending,
     url: &str,
     token: &SecretString,
 ) -> anyhow::Result<Vec<Report>> {
     let report = |(nth, event): (usize, &Event)| {
-        let parameters = parameters(call, *event, nth);
-        let signature = ("x-twilio-signature", signature(url, &parameters, token)?);
+        let parameters = parameters(call, *event, result, nth);
+        let signature = vec![("x-twilio-signature", signature(url, &parameters, token)?)];
         let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&parameters).finish();
         Ok(Report { content_type: "application/x-www-form-urlencoded; charset=UTF-8", signature, body })
     };
     events.iter().enumerate().map(report).collect()
 }
 
-fn parameters(call: &Call, event: Event, nth: usize) -> Vec<(&'static str, String)> {
+fn parameters(call: &Call, event: Event, result: Ending, nth: usize) -> Vec<(&'static str, String)> {
+    let status = match event {
+        Event::Initiated => event.name(),
+        Event::Completed => result.call_status(),
+    };
     let mut parameters = vec![
         ("AccountSid", call.account.clone()),
         ("ApiVersion", "2010-04-01".to_owned()),
         ("CallSid", call.sid.clone()),
-        ("CallStatus", event.name().to_owned()),
+        ("CallStatus", status.to_owned()),
         ("CallbackSource", "call-progress-events".to_owned()),
         ("Called", call.to.clone()),
         ("Caller", call.from.clone()),
@@ -62,6 +68,9 @@ fn parameters(call: &Call, event: Event, nth: usize) -> Vec<(&'static str, Strin
     if event == Event::Completed {
         parameters.push(("CallDuration", "1".to_owned()));
         parameters.push(("Duration", "1".to_owned()));
+        if result == Ending::Machine {
+            parameters.push(("AnsweredBy", "machine_start".to_owned()));
+        }
     }
     parameters
 }

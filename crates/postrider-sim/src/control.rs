@@ -17,6 +17,8 @@ use super::answer::{Answer, json_answer, problem, with_type};
 use super::faults::{Fault, Rates};
 use super::http::{Body, read_body};
 use super::outages::{Outage, Outages};
+use super::resend;
+use super::results::Results;
 use super::rules::Rule;
 use super::tally::Counts;
 use super::whatsapp::{Webhook, Webhooks};
@@ -190,6 +192,48 @@ pub async fn set_webhooks(world: &World, request: Request<Incoming>) -> Answer {
         Ok(()) => webhooks(world),
         Err(error) => {
             let error = format!("expected a JSON list of webhooks, such as {}: {error}", Webhooks::EXAMPLE);
+            problem(StatusCode::BAD_REQUEST, &error)
+        }
+    }
+}
+
+/// `GET /callbacks/resend`: the webhook without its secret, or `null`.
+pub fn resend_webhook(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.resend.get()))
+}
+
+/// `PUT /callbacks/resend`: replaces the webhook; `null` removes it.
+pub async fn set_resend_webhook(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    let input = serde_json::from_slice(&body).map_err(|error| error.to_string());
+    match input.and_then(|webhook| world.resend.set(webhook)) {
+        Ok(()) => resend_webhook(world),
+        Err(error) => {
+            let example = resend::Webhook::EXAMPLE;
+            problem(StatusCode::BAD_REQUEST, &format!("expected a webhook, such as {example}: {error}"))
+        }
+    }
+}
+
+/// `GET /callbacks/results`: the rules for the results of calls and mails.
+pub fn results(world: &World) -> Answer {
+    json_answer(StatusCode::OK, &json!(world.results.all()))
+}
+
+/// `PUT /callbacks/results`: replaces all rules; `[]` removes them.
+pub async fn set_results(world: &World, request: Request<Incoming>) -> Answer {
+    let body = match whole_body(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    let input = serde_json::from_slice(&body).map_err(|error| error.to_string());
+    match input.and_then(|rules| world.results.set(rules)) {
+        Ok(()) => results(world),
+        Err(error) => {
+            let error = format!("expected a JSON list of results, such as {}: {error}", Results::EXAMPLE);
             problem(StatusCode::BAD_REQUEST, &error)
         }
     }

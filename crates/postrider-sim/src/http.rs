@@ -59,6 +59,14 @@ async fn route(world: Arc<World>, request: Request<Incoming>) -> Result<Answer, 
         "/callbacks/whatsapp" if method == Method::GET => Ok(control::webhooks(&world)),
         "/callbacks/whatsapp" if method == Method::PUT => Ok(control::set_webhooks(&world, request).await),
         "/callbacks/whatsapp" => Ok(not_allowed("GET, PUT")),
+        "/callbacks/resend" if method == Method::GET => Ok(control::resend_webhook(&world)),
+        "/callbacks/resend" if method == Method::PUT => {
+            Ok(control::set_resend_webhook(&world, request).await)
+        }
+        "/callbacks/resend" => Ok(not_allowed("GET, PUT")),
+        "/callbacks/results" if method == Method::GET => Ok(control::results(&world)),
+        "/callbacks/results" if method == Method::PUT => Ok(control::set_results(&world, request).await),
+        "/callbacks/results" => Ok(not_allowed("GET, PUT")),
         "/messages" if method == Method::POST => receive(&world, &messages::FACE, request).await,
         "/messages" if method == Method::GET => messages::find(&world, &request).await,
         "/messages" => Ok(not_allowed("GET, POST")),

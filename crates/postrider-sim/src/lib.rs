@@ -39,6 +39,7 @@ mod messages;
 mod outages;
 mod receipts;
 mod resend;
+mod results;
 mod rules;
 mod slack;
 mod smtp;
@@ -107,7 +108,7 @@ Faults:
   act_late      resets, and acts only after a delay
 
 Control: GET /receipts, GET /receipts/all, GET and PUT /faults, GET, PUT and DELETE /faults/rules,
-GET and PUT /outages, GET and PUT /callbacks/whatsapp.
+GET and PUT /outages, GET and PUT /callbacks/whatsapp, /callbacks/resend and /callbacks/results.
 docs/sim.md explains them.";
 
 /// Simulate the providers and receivers that Postrider sends to, on loopback, with faults and receipts.
@@ -160,7 +161,7 @@ pub struct SimArgs {
     /// Act on a request after this time for the fault `act_late`.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = delay_ms())]
     pub act_late_ms: u64,
-    /// Send the first report about a call or a WhatsApp message after this time.
+    /// Send the first report about a call, a mail at Resend or a WhatsApp message after this time.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = delay_ms())]
     pub callback_delay_ms: u64,
     /// Disconnect a client after this time for the fault `stall`, without an answer.
@@ -209,6 +210,8 @@ struct World {
     messages: Index<Arc<str>>,
     calls: RecentList<twilio::Call>,
     callbacks: callbacks::Callbacks,
+    resend: resend::Webhooks,
+    results: results::Results,
     statuses: mastodon::Statuses,
     records: Index<bluesky::Record>,
     conversations: conversations::Conversations,
@@ -311,6 +314,8 @@ impl Sim {
             messages: Index::default(),
             calls: RecentList::default(),
             callbacks: callbacks::Callbacks::new(Duration::from_millis(args.callback_delay_ms)),
+            resend: resend::Webhooks::default(),
+            results: results::Results::default(),
             statuses: mastodon::Statuses::default(),
             records: Index::default(),
             conversations: conversations::Conversations::default(),

@@ -168,8 +168,12 @@ impl Action for Calling {
         let Some(sid) = done.id.clone() else { return };
         let call = self.call(sid);
         if let Some((url, events)) = self.callback.clone() {
-            match calls::reports(&call, &events, &url, &self.token) {
-                Ok(reports) => callbacks::send(world, Callback { url, about: call.sid.clone(), reports }),
+            let result = world.results.of(&call.to);
+            match calls::reports(&call, &events, result.ending, &url, &self.token) {
+                Ok(reports) => {
+                    let reports = result.play(reports);
+                    callbacks::send(world, Callback { url, about: call.sid.clone(), reports });
+                }
                 Err(error) => tracing::error!(?error, "the sim could not sign the reports of a call"),
             }
         }

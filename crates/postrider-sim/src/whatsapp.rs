@@ -180,7 +180,7 @@ fn report(app_secret: &SecretString, body: &Value) -> anyhow::Result<Report> {
     let mut signed = Hmac::<Sha256>::new_from_slice(app_secret.expose_secret().as_bytes())?;
     signed.update(body.as_bytes());
     let signature =
-        ("x-hub-signature-256", format!("sha256={}", hex::encode(signed.finalize().into_bytes())));
+        vec![("x-hub-signature-256", format!("sha256={}", hex::encode(signed.finalize().into_bytes())))];
     Ok(Report { content_type: "application/json", signature, body })
 }
 
@@ -274,7 +274,7 @@ mod tests {
         let expected = "sha256=7256291e5fa7eec8c2f8fada259802fac2d430a29da4817c39a9a12e1205f3be";
         assert_eq!(
             report(&"shh".into(), &Value::Null).unwrap().signature,
-            ("x-hub-signature-256", expected.to_owned())
+            [("x-hub-signature-256", expected.to_owned())]
         );
     }
 }

@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use postrider_api::{App, CallbackKeys, Hub, Ingress, Jobs, Overviews, PrometheusHandle, RunWaiters};
+use postrider_api::{
+    App, CallbackKeys, Hub, Ingress, Jobs, Overviews, PrometheusHandle, RunWaiters, Unsubscribing,
+};
 use postrider_engine::{
     CampaignWorker, Dispatcher, Functions, Health, Hints, Relay, Resolver, Runner, Scheduler, Standing,
     WakeupChannel, Witness,
@@ -362,7 +364,8 @@ impl Process<'_> {
             run_waiters: waiting,
         };
         let key_of_others = other_key(app_pool.clone(), master_key.clone());
-        let callbacks = master_key.map(|master_key| CallbackKeys { adapters: adapters.clone(), master_key });
+        let connections_max = config.database.connections_max;
+        let callbacks = master_key.map(|key| CallbackKeys::new(adapters.clone(), key, connections_max));
         let app = App {
             pool: app_pool,
             import_pool,
@@ -374,6 +377,10 @@ impl Process<'_> {
             sending_waits: waits.map(Into::into),
             adapters,
             callbacks,
+            unsubscribing: Unsubscribing {
+                public_url: config.campaigns.public_url()?,
+                one_click: config.campaigns.unsubscribe_scope,
+            },
             ingress,
             jobs,
             outbound: wire::outbound(config),

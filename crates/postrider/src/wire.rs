@@ -113,6 +113,8 @@ pub fn campaign_settings(config: &Config) -> CampaignSettings {
         retry_pause: Duration::from_secs(campaigns.retry_pause_seconds),
         heartbeat_interval: Duration::from_secs(campaigns.heartbeat_interval_seconds),
         poll_interval: Duration::from_millis(campaigns.poll_interval_ms),
+        // The configuration was checked when it was loaded.
+        public_url: campaigns.public_url().ok().flatten(),
     }
 }
 
@@ -128,6 +130,7 @@ pub fn resolver_settings(config: &Config) -> ResolverSettings {
             max: Duration::from_secs(resolver.retry_pause_max_seconds),
         },
         poll_interval: Duration::from_millis(resolver.poll_interval_ms),
+        public_url: config.campaigns.public_url().ok().flatten(),
     }
 }
 

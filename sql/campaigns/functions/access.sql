@@ -12,6 +12,8 @@ select tenancy.protect(tenant_table.name)
            'execution.erasures',
            'execution.suppression_keys',
            'execution.suppressed_addresses',
+           'execution.list_suppressions',
+           'execution.suppressed_list_addresses',
            'execution.assets',
            'execution.campaigns',
            'execution.campaign_phases',
@@ -22,6 +24,7 @@ select tenancy.protect(tenant_table.name)
            'execution.channel_outbox',
            'execution.doubts',
            'execution.provider_callbacks',
+           'execution.deliveries',
            'execution.account_states',
            'execution.campaign_audit_log',
            'execution.campaign_events'
@@ -31,12 +34,14 @@ select tenancy.protect(tenant_table.name)
                     where policy.polrelid = tenant_table.name
                       and policy.polname = 'owner_passes');
 
--- execution.claim_order, suppression_keys and suppressed_addresses are for the owner's functions alone.
+-- execution.claim_order, suppression_keys, suppressed_addresses and suppressed_list_addresses are for the owner's functions
+-- alone.
 grant select on
     execution.leads,
     execution.lead_lists,
     execution.lead_list_members,
     execution.erasures,
+    execution.list_suppressions,
     execution.assets,
     execution.campaigns,
     execution.campaign_phases,
@@ -46,6 +51,7 @@ grant select on
     execution.channel_outbox,
     execution.doubts,
     execution.provider_callbacks,
+    execution.deliveries,
     execution.account_states,
     execution.campaign_audit_log,
     execution.campaign_events

@@ -35,12 +35,15 @@ declare
     v_added bigint;
     v_matched bigint;
     v_ambiguous bigint[];
-    -- The imported leads, if the workspace keeps suppressions of erased people.
+    -- The imported leads, if the tenant keeps suppressions of erased people.
     v_imported uuid[];
     v_keeps_suppressions constant boolean := exists (select
                                                        from execution.suppressed_addresses as known
                                                       where known.tenant_id = p_tenant_id
-                                                        and known.workspace_id = p_workspace_id);
+                                                        and known.workspace_id = p_workspace_id)
+                                             or exists (select
+                                                          from execution.suppressed_list_addresses as known
+                                                         where known.tenant_id = p_tenant_id);
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Import one intake at a time per workspace: two imports of the same person would not see each other's lead.
@@ -227,6 +230,7 @@ begin
       from merged;
     if v_imported is not null then
         perform execution.suppress_erased_leads(v_tenant_id, p_workspace_id, v_imported);
+        perform execution.suppress_erased_members(v_tenant_id, v_list_id, v_imported);
     end if;
 
     -- Do not keep a new list without members.

@@ -103,6 +103,10 @@ begin
                 and run.phase_id = p_phase_id),
             p_cause, gen_random_uuid());
 
+    -- Signs the links to unsubscribe of this run.
+    if v_phase.channel = 'email' then
+        perform execution.make_suppression_key(p_tenant_id);
+    end if;
     insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, run_after, item_ids)
     select gen_random_uuid(), p_tenant_id, v_phase.workspace_id, p_run_id, part + 1,
            case v_phase.channel

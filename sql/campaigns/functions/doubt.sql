@@ -1,4 +1,4 @@
--- Items in doubt: detection, and settlement by evidence of a person or of a provider's callback.
+-- Items in doubt: detection, and settlement by the evidence of a person or a provider.
 
 create or replace function execution.doubted_since(
     p_status text, p_in_doubt_since timestamptz, p_reserved_by text, p_attempt integer, p_created_at timestamptz,
@@ -234,73 +234,3 @@ comment on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], 
     'order: the status of a settled item, or the reason why the item was refused.';
 revoke all on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], text, text) from public;
 grant execute on function execution.resolve_many_in_doubt(uuid, uuid[], text, text[], text, text) to postrider_app;
-
-create or replace function execution.record_callback(
-    p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean)
-returns text
-language plpgsql
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
-declare
-    v_item record;
-    v_is_new boolean;
-begin
-    perform tenancy.require_tenant(p_tenant_id);
-    select item.id, item.run_id, item.job_id, account.provider
-      into v_item
-      from tenancy.provider_accounts as account
-           join execution.channel_outbox as item
-             on item.tenant_id = account.tenant_id
-            and item.workspace_id = account.workspace_id
-            and item.idempotency_key = p_idempotency_key
-           join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-     where account.tenant_id = p_tenant_id
-       and account.id = p_account_id
-       and account.id = coalesce(item.moved_to_account_id, run.provider_account_id);
-    if not found then
-        return 'unknown';
-    end if;
-    insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
-    values (p_tenant_id, p_account_id, p_idempotency_key, p_message_id, p_status, p_proves_action)
-        on conflict do nothing;
-    v_is_new := found;
-    if not p_proves_action then
-        return 'recorded';
-    end if;
-    perform from execution.job_queue as job where job.tenant_id = p_tenant_id and job.id = v_item.job_id for no key update;
-    perform
-       from execution.channel_outbox as item
-      where item.tenant_id = p_tenant_id
-        and item.id = v_item.id
-        and item.status = 'queued'
-        and item.in_doubt_since is not null
-        for no key update;
-    if found then
-        perform execution.settle_in_doubt(
-            p_tenant_id, v_item.id, 'sent', p_message_id,
-            v_item.provider || ' called back: ' || p_message_id || ' is ' || p_status, 'callback-' || v_item.provider);
-        return 'settled';
-    end if;
-    if v_is_new and exists (select
-                              from execution.channel_outbox as item
-                             where item.tenant_id = p_tenant_id
-                               and item.id = v_item.id
-                               and item.status = 'failed')
-    then
-        perform execution.audit(p_tenant_id, null, null, v_item.run_id, v_item.job_id, v_item.id,
-                                'callback-' || v_item.provider, 'item.contradicted',
-                                'the provider called back: ' || p_message_id || ' is ' || p_status);
-        return 'contradicted';
-    end if;
-    return 'recorded';
-end
-$$;
-comment on function execution.record_callback(uuid, uuid, text, text, text, boolean) is
-    'Stores a status callback of a provider about a call of this account of the tenant. A callback '
-    'that proves the action settles an item in doubt at once. Returns settled, recorded, contradicted if the item was '
-    'settled as failed, or unknown if no item of this account has this key.';
-revoke all on function execution.record_callback(uuid, uuid, text, text, text, boolean) from public;
-grant execute on function execution.record_callback(uuid, uuid, text, text, text, boolean) to postrider_app;

@@ -144,9 +144,9 @@ create or replace trigger run_archives_are_facts
     for each row
     when (old.removed_at is not null or new.removed_at is null
           or (old.tenant_id, old.run_id, old.archived_at, old.exported_to, old.jobs_completed, old.jobs_dead, old.sent,
-              old.called, old.posted, old.failed, old.skipped, old.missing)
+              old.called, old.posted, old.failed, old.skipped, old.missing, old.deliveries)
              is distinct from (new.tenant_id, new.run_id, new.archived_at, new.exported_to, new.jobs_completed, new.jobs_dead,
-                               new.sent, new.called, new.posted, new.failed, new.skipped, new.missing))
+                               new.sent, new.called, new.posted, new.failed, new.skipped, new.missing, new.deliveries))
     execute function tenancy.refuse_change('a certificate stays as it was written');
 create or replace trigger run_archives_are_never_removed
     before delete on execution.run_archives
@@ -317,6 +317,21 @@ create or replace trigger provider_callbacks_are_facts
     before update or delete on execution.provider_callbacks
     for each row
     execute function execution.refuse_change_of_callback('a provider''s report never changes');
+
+create or replace trigger deliveries_only_rise
+    before update on execution.deliveries
+    for each row
+    when ((old.tenant_id, old.outbox_id, old.run_id) is distinct from (new.tenant_id, new.outbox_id, new.run_id)
+          or execution.delivery_rank(new.status) <= execution.delivery_rank(old.status))
+    execute function tenancy.refuse_unless_erased_or_removed('only a status of a higher rank replaces a delivery status', 'detail');
+create or replace trigger deliveries_are_never_removed
+    before delete on execution.deliveries
+    for each row
+    execute function execution.refuse_unless_archived('a delivery status stays with its item');
+create or replace trigger deliveries_are_never_emptied
+    before truncate on execution.deliveries
+    for each statement
+    execute function tenancy.refuse_change('a delivery status stays with its item');
 
 -- History
 

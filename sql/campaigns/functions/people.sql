@@ -47,6 +47,24 @@ comment on function execution.find_leads(uuid, text) is
 revoke all on function execution.find_leads(uuid, text) from public;
 grant execute on function execution.find_leads(uuid, text) to postrider_app, postrider_read;
 
+create or replace function execution.make_suppression_key(p_tenant_id uuid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from execution.suppression_keys as key where key.tenant_id = p_tenant_id) then
+        insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
+        select p_tenant_id, fresh.inner_pad, fresh.outer_pad
+          from tenancy.new_hmac_key() as fresh
+            on conflict do nothing;
+    end if;
+end
+$$;
+comment on function execution.make_suppression_key(uuid) is
+    'Makes the HMAC key of the tenant if it has none.';
+revoke all on function execution.make_suppression_key(uuid) from public;
+
 create or replace function execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text)
 returns bytea[]
 language sql
@@ -209,10 +227,7 @@ as $$
 declare
     v_now constant timestamptz := now();
 begin
-    insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
-    select p_tenant_id, fresh.inner_pad, fresh.outer_pad
-      from tenancy.new_hmac_key() as fresh
-        on conflict do nothing;
+    perform execution.make_suppression_key(p_tenant_id);
     insert into execution.suppressed_addresses (tenant_id, workspace_id, hash, suppressed_at)
     select p_tenant_id, p_workspace_id, address.hash, p_at
       from unnest(execution.address_hashes(p_tenant_id, p_email, p_phone, p_external_id)) as address (hash)
@@ -360,6 +375,11 @@ begin
     delete from execution.provider_callbacks as callback
      where callback.tenant_id = p_tenant_id
        and callback.idempotency_key = any (v_keys);
+    update execution.deliveries as delivery
+       set detail = null
+     where delivery.tenant_id = p_tenant_id
+       and delivery.outbox_id = any (v_items)
+       and delivery.detail is not null;
     update execution.job_queue as job
        set last_error = c_erased
      where job.tenant_id = p_tenant_id
@@ -413,6 +433,8 @@ begin
      where member.tenant_id = p_tenant_id
        and member.lead_id = p_lead_id
        and member.list_id in (select list.id from execution.lead_lists as list where list.tenant_id = p_tenant_id);
+    perform execution.keep_list_suppressions(p_tenant_id, v_lead.workspace_id, p_lead_id, v_lead.email, v_lead.phone,
+                                             v_lead.external_id);
     -- The first step suppressed the lead at the time at which it began, if it was not suppressed before.
     if v_lead.suppressed_at < v_lead.erasing_since then
         perform execution.keep_suppression(p_tenant_id, v_lead.workspace_id, p_lead_id, v_lead.email, v_lead.phone,

@@ -104,7 +104,12 @@ declare
     v_job record;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    select job.item_ids, run.channel
+    select job.item_ids, run.channel,
+           -- In a subselect of its own: the planner must not reach the send job from its phase.
+           (select phase.list_id
+              from execution.campaign_phases as phase
+             where phase.tenant_id = run.tenant_id
+               and phase.id = run.phase_id) as list_id
       into v_job
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
@@ -149,6 +154,20 @@ begin
            and lead.id = any (v_job.item_ids);
     end if;
     ids := coalesce(ids, '{}');
+    -- Most lists have no suppression of their own.
+    if exists (select
+                 from execution.list_suppressions as listed
+                where listed.tenant_id = p_tenant_id
+                  and listed.list_id = v_job.list_id)
+    then
+        select array_agg(coalesce(
+                             lead.reason,
+                             execution.list_suppression_reason(p_tenant_id, v_job.list_id, lead.id, v_job.channel, lead.email,
+                                                               lead.phone))
+                         order by lead.place)
+          into suppression_reasons
+          from unnest(ids, suppression_reasons, emails, phones) with ordinality as lead (id, reason, email, phone, place);
+    end if;
     if p_with_begun then
         begun := array(
             select item.recipient_id
@@ -161,7 +180,8 @@ end
 $$;
 comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
     'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null '
-    'if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With '
+    'if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is, also if it is '
+    'suppressed for the list of the phase alone. With '
     'p_with_begun, begun has the items that have an outbox row already.';
 revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;
 grant execute on function execution.read_audience(uuid, text, uuid, integer, boolean) to postrider_worker;

@@ -82,12 +82,17 @@ begin
 
     -- The share lock keeps the send job with this worker until the reservations are committed.
     for v_job in
-        select wanted.n, wanted.first, wanted.count, job.*
+        select wanted.n, wanted.first, wanted.count, job.*,
+               -- In a subselect of its own: the planner must not reach the send job from its phase.
+               (select phase.list_id
+                  from execution.campaign_phases as phase
+                 where phase.tenant_id = job.tenant_id
+                   and phase.id = job.phase_id) as list_id
           from unnest(p_tenant_ids, p_job_ids, p_attempts, p_first, p_counts) with ordinality
                as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
-                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items, run.phase_id
                      from execution.job_queue as job
                           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                     where job.tenant_id = wanted.tenant_id
@@ -112,7 +117,13 @@ begin
               from execution.leads as lead
              where lead.tenant_id = v_job.tenant_id
                and lead.id = any (v_job.items)
-               and lead.suppressed_at is not null);
+               and lead.suppressed_at is not null
+             union all
+            select listed.lead_id
+              from execution.list_suppressions as listed
+             where listed.tenant_id = v_job.tenant_id
+               and listed.list_id = v_job.list_id
+               and listed.lead_id = any (v_job.items));
         for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
             if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
                 verdicts[v_end + i] := 'skipped';

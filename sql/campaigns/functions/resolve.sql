@@ -37,7 +37,7 @@ grant execute on function execution.tenants_with_due_doubts(text[], integer, uui
 
 -- `p_except_accounts` are accounts of which the resolver has enough claims already. `secret_is_newer`: the secret of
 -- the account was changed after the call, so the provider may now see another account than the one that was called.
--- `is_suppressed`: the lead, or another lead with its address, is suppressed.
+-- `is_suppressed`: the lead, or another lead with its address, is suppressed, or the lead is for the list of the phase.
 create or replace function execution.claim_doubts(
     p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval,
     p_except_accounts uuid[] default '{}')
@@ -115,7 +115,15 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or exists (select
+                            from execution.list_suppressions as listed
+                           where listed.tenant_id = run.tenant_id
+                             and listed.lead_id = lead.id
+                             and listed.list_id = (select phase.list_id
+                                                     from execution.campaign_phases as phase
+                                                    where phase.tenant_id = run.tenant_id
+                                                      and phase.id = run.phase_id)),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback

@@ -87,13 +87,19 @@ begin
         return false;
     end if;
     insert into execution.run_archives
-           (tenant_id, run_id, exported_to, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)
+           (tenant_id, run_id, exported_to, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing, deliveries)
     select p_tenant_id, p_run_id, p_exported_to,
            (select count(*) from execution.job_queue as job
              where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'completed'),
            (select count(*) from execution.job_queue as job
              where job.tenant_id = p_tenant_id and job.run_id = p_run_id and job.status = 'dead'),
-           launch.sent, launch.called, launch.posted, launch.failed, launch.skipped, launch.missing
+           launch.sent, launch.called, launch.posted, launch.failed, launch.skipped, launch.missing,
+           (select coalesce(jsonb_object_agg(counted.status, counted.items), '{}')
+              from (select delivery.status, count(*) as items
+                      from execution.deliveries as delivery
+                     where delivery.tenant_id = p_tenant_id
+                       and delivery.run_id = p_run_id
+                     group by delivery.status) as counted)
       from execution.verify_launch(p_tenant_id, p_run_id) as launch
         on conflict do nothing;
     if not found then
@@ -159,6 +165,9 @@ begin
        and callback.tenant_id = p_tenant_id
        and callback.account_id = account.id
        and callback.idempotency_key = any (v_keys);
+    delete from execution.deliveries as delivery
+     where delivery.tenant_id = p_tenant_id
+       and delivery.outbox_id = any (v_ids);
     delete from execution.doubts as doubt
      where doubt.tenant_id = p_tenant_id
        and doubt.outbox_id = any (v_ids);
@@ -180,7 +189,7 @@ begin
 end
 $$;
 comment on function execution.prune_run(uuid, uuid, integer) is
-    'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks. Returns the '
-    'number of deleted rows; 0 means that none is left.';
+    'Deletes send jobs of an archived run, and when there are none left up to p_limit items with their callbacks and delivery '
+    'statuses. Returns the number of deleted rows; 0 means that none is left.';
 revoke all on function execution.prune_run(uuid, uuid, integer) from public;
 grant execute on function execution.prune_run(uuid, uuid, integer) to postrider_worker;

@@ -149,7 +149,8 @@ create table execution.suppression_keys (
         check (octet_length(inner_pad) = 64 and octet_length(outer_pad) = 64)
 );
 comment on table execution.suppression_keys is
-    'One random HMAC key per tenant that has erased a suppressed person. Only the owner role reads this table.';
+    'One random HMAC key per tenant, for hashes of suppressed addresses and for links to unsubscribe. Only the owner role reads '
+    'this table.';
 
 create table execution.suppressed_addresses (
     tenant_id     uuid        not null,
@@ -164,6 +165,37 @@ create table execution.suppressed_addresses (
 comment on table execution.suppressed_addresses is
     'HMACs of the addresses of erased people who were suppressed: an import suppresses a lead that has one of them. Only '
     'the owner role reads this table.';
+
+create table execution.list_suppressions (
+    tenant_id     uuid        not null,
+    list_id       uuid        not null,
+    lead_id       uuid        not null,
+    suppressed_at timestamptz not null default now(),
+    reason        text        not null,
+    primary key (tenant_id, list_id, lead_id),
+    constraint list_suppressions_are_of_a_list
+        foreign key (tenant_id, list_id) references execution.lead_lists (tenant_id, id),
+    constraint list_suppressions_are_of_a_lead
+        foreign key (tenant_id, lead_id) references execution.leads (tenant_id, id),
+    constraint list_suppressions_have_a_reason check (btrim(reason) <> '' and octet_length(reason) <= 255)
+);
+comment on table execution.list_suppressions is
+    'Leads that get no more messages of campaigns over a list, whether they are members of it or not. A suppression of the lead '
+    'itself (leads.suppressed_at) is for all lists.';
+
+create table execution.suppressed_list_addresses (
+    tenant_id     uuid        not null,
+    list_id       uuid        not null,
+    hash          bytea       not null,
+    suppressed_at timestamptz not null,
+    primary key (tenant_id, list_id, hash),
+    constraint suppressed_list_addresses_belong_to_a_list
+        foreign key (tenant_id, list_id) references execution.lead_lists (tenant_id, id),
+    constraint suppressed_list_addresses_are_hashes check (octet_length(hash) = 32)
+);
+comment on table execution.suppressed_list_addresses is
+    'HMACs of the addresses of erased people who were suppressed for a list, as suppressed_addresses. Only the owner role reads '
+    'this table.';
 
 create table execution.assets (
     id           uuid        not null,

@@ -1,4 +1,4 @@
--- The outbox: one row per item and idempotency key, and the doubts and provider callbacks about items.
+-- The outbox: one row per item and idempotency key; and the doubts, provider callbacks and delivery statuses of items.
 
 -- Half of each page stays free and no index contains a column that a settlement changes, so that settling rewrites the
 -- row in place (HOT). Items in doubt are found by `in_doubt_since`, which an item that goes well never has.
@@ -91,3 +91,28 @@ create table execution.provider_callbacks (
 comment on table execution.provider_callbacks is
     'Status callbacks of providers about their calls, each stored once. The rows are evidence and never change; they are '
     'deleted with their archived run, or when the person of the item is erased.';
+
+-- Beside the outbox, whose rows are written once and settled once. A report may come before the settlement of its item.
+create table execution.deliveries (
+    tenant_id   uuid        not null references tenancy.tenants (id),
+    outbox_id   uuid        not null,
+    run_id      uuid        not null,
+    status      text        not null,
+    -- The provider's id of the message or call, and its words about the status.
+    message_id  text        not null,
+    detail      text,
+    -- The provider's time of the status, or the time of the report if it names none.
+    reported_at timestamptz not null,
+    received_at timestamptz not null default now(),
+    primary key (tenant_id, outbox_id),
+    constraint deliveries_status_check
+        check (status in ('accepted', 'ringing', 'delayed', 'answered', 'canceled', 'failed', 'no_answer', 'busy', 'delivered',
+                          'completed', 'answered_by_machine', 'bounced', 'complained')),
+    constraint deliveries_are_short check (octet_length(message_id) <= 500 and octet_length(detail) <= 1000)
+);
+comment on table execution.deliveries is
+    'The delivery status of items, as their provider reported it, one row per item with a report. A report replaces the row if '
+    'its status has a higher rank.';
+
+-- For the summary of a run, which counts its statuses.
+create index deliveries_by_run on execution.deliveries (run_id, status, tenant_id);

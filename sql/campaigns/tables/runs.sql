@@ -69,6 +69,8 @@ create table execution.run_archives (
     failed         bigint      not null,
     skipped        bigint      not null,
     missing        bigint      not null,
+    -- Number of items per delivery status.
+    deliveries     jsonb       not null default '{}',
     primary key (tenant_id, run_id),
     constraint run_archives_are_of_a_run
         foreign key (tenant_id, run_id) references execution.campaign_runs (tenant_id, id)

@@ -224,10 +224,13 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<ItemDetails>> {
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     let found = item::read(reading.connection(), caller.tenant_id, id).await?;
-    reading.end().await?;
     let whole = found.ok_or(ApiError::NotFound("item"))?;
+    let link = app.unsubscribing.link(reading.connection(), caller.tenant_id, &whole).await?;
+    reading.end().await?;
     // A template may use up its budget, so it is rendered beside the requests.
-    let rendered = tokio::task::spawn_blocking(move || (reserved::message_matches(&whole), whole)).await;
+    let rendered =
+        tokio::task::spawn_blocking(move || (reserved::message_matches(&whole, link.as_deref()), whole))
+            .await;
     let (matches, whole) =
         rendered.map_err(|error| ApiError::Internal(format!("rendering the item ended early: {error}")))?;
     Ok(Json(ItemDetails::of(whole, matches, &app.adapters)))

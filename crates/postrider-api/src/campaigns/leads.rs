@@ -9,10 +9,14 @@ use axum::{Json, extract::State};
 use jiff::Timestamp;
 use postrider_model::{
     campaigns::audience::REASON_BYTES_MAX,
-    ids::{LeadId, WorkspaceId},
+    ids::{LeadId, TenantId, WorkspaceId},
 };
 use postrider_store::{
-    campaigns::leads::{self, Filter, Lead},
+    PgConnection,
+    campaigns::{
+        leads::{self, Filter, Lead},
+        unsubscribing::{self, ListSuppression, OfList},
+    },
     postgres::pool,
 };
 use serde::{Deserialize, Serialize};
@@ -78,6 +82,48 @@ impl From<Lead> for LeadBody {
             erased_at: lead.erased_at,
         }
     }
+}
+
+/// A lead with its suppressions for single lists.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LeadDetails)]
+pub(crate) struct LeadDetails {
+    #[serde(flatten)]
+    lead: LeadBody,
+    /// The lists for which the lead is suppressed. `suppressed_at` is the suppression for all lists.
+    list_suppressions: Vec<ListSuppressionBody>,
+}
+
+/// The suppression of a lead for one list.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ListSuppression)]
+pub(crate) struct ListSuppressionBody {
+    /// Name of the list.
+    list: String,
+    reason: String,
+    suppressed_at: Timestamp,
+}
+
+impl LeadDetails {
+    /// Reads a lead of the tenant.
+    async fn read(connection: &mut PgConnection, tenant: TenantId, id: LeadId) -> ApiResult<Self> {
+        let lead = leads::find(&mut *connection, tenant, id).await?.ok_or(ApiError::NotFound("lead"))?;
+        let lists = unsubscribing::lists(connection, tenant, id).await?;
+        let list_suppressions = lists
+            .into_iter()
+            .map(|ListSuppression { list, reason, suppressed_at }| ListSuppressionBody {
+                list,
+                reason,
+                suppressed_at,
+            })
+            .collect();
+        Ok(Self { lead: lead.into(), list_suppressions })
+    }
+}
+
+/// The error of a list that the workspace of the lead does not have.
+fn no_list(list: &str) -> ApiError {
+    ApiError::unprocessable("list", format!("the workspace of the lead has no list `{list}`"))
 }
 
 /// Filters for the list of leads. Texts are compared letter for letter.
@@ -159,17 +205,17 @@ fn with_plus(phone: String) -> String {
     operation_id = "get_lead",
     tag = "audience and content",
     params(("id" = Uuid, Path, description = "The lead's id")),
-    responses((status = 200, description = "The lead", body = LeadBody)),
+    responses((status = 200, description = "The lead", body = LeadDetails)),
 )]
 pub(crate) async fn get(
     State(app): State<App>,
     Viewer(caller): Viewer,
     Path(id): Path<LeadId>,
-) -> ApiResult<Json<LeadBody>> {
+) -> ApiResult<Json<LeadDetails>> {
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
-    let found = leads::find(reading.connection(), caller.tenant_id, id).await?;
+    let lead = LeadDetails::read(reading.connection(), caller.tenant_id, id).await?;
     reading.end().await?;
-    found.map(|lead| Json(lead.into())).ok_or(ApiError::NotFound("lead"))
+    Ok(Json(lead))
 }
 
 /// The suppression of a lead.
@@ -179,9 +225,13 @@ pub(crate) struct Suppression {
     /// Reason, kept with the lead and with every item that is left out because of it.
     #[schema(min_length = 1, max_length = 255, pattern = r"\S", example = "unsubscribed")]
     reason: String,
+    /// Name of a list: only campaigns over it leave the lead out.
+    #[schema(min_length = 1, max_length = 255)]
+    list: Option<String>,
 }
 
-/// Suppresses a lead: nothing more is sent to it, nor to another lead with the same address. The reason of the first request stays.
+/// Suppresses a lead: nothing more is sent to it, nor to another lead with the same address; with `list`, nothing by campaigns over this
+/// list. The reason of the first request stays.
 #[utoipa::path(
     post,
     path = "/leads/{id}/suppress",
@@ -189,22 +239,30 @@ pub(crate) struct Suppression {
     tag = "audience and content",
     params(("id" = Uuid, Path, description = "The lead's id")),
     request_body = Suppression,
-    responses((status = 200, description = "The lead, suppressed", body = LeadBody)),
+    responses((status = 200, description = "The lead, suppressed", body = LeadDetails)),
 )]
 pub(crate) async fn suppress(
     State(app): State<App>,
     Operator(caller): Operator,
     Path(id): Path<LeadId>,
-    Body { value: Suppression { reason }, .. }: Body<Suppression>,
-) -> ApiResult<Json<LeadBody>> {
+    Body { value: Suppression { reason, list }, .. }: Body<Suppression>,
+) -> ApiResult<Json<LeadDetails>> {
     if reason.trim().is_empty() || reason.len() > REASON_BYTES_MAX {
         let problem = format!("say in 1 to {REASON_BYTES_MAX} bytes why nothing may be sent any more");
         return Err(ApiError::unprocessable("reason", problem));
     }
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    leads::suppress(&mut transaction, caller.tenant_id, id, &reason, &caller.actor()).await?;
-    let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
-    let lead = found.ok_or(ApiError::NotFound("lead"))?;
+    let tenant = caller.tenant_id;
+    if let Some(list) = &list {
+        let actor = caller.actor();
+        let done = unsubscribing::suppress(&mut transaction, tenant, id, list, &reason, &actor).await?;
+        if done == OfList::NoList {
+            return Err(no_list(list));
+        }
+    } else {
+        leads::suppress(&mut transaction, tenant, id, &reason, &caller.actor()).await?;
+    }
+    let lead = LeadDetails::read(&mut transaction, tenant, id).await?;
     pool::commit(transaction).await?;
-    Ok(Json(lead.into()))
+    Ok(Json(lead))
 }

@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod phases;
 pub(crate) mod runs;
 pub(crate) mod stream;
+pub(crate) mod unsubscribe;
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;

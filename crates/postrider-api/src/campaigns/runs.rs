@@ -13,7 +13,7 @@ use postrider_model::{
 use postrider_store::{
     PgConnection,
     campaigns::{
-        self, RunState, failures,
+        self, RunState, deliveries, failures,
         items::{self, State as InState},
         runs::{self, Filter, Run},
         trace::{self, Subject},
@@ -104,7 +104,7 @@ pub(crate) async fn list(
     reading.page(rows, size, |run: &Run| (run.created_at, run.id), RunBody::from).await
 }
 
-/// One run with its progress.
+/// One run with its progress, and the provider's reports about its items.
 #[utoipa::path(
     get,
     path = "/runs/{id}",
@@ -120,9 +120,11 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<RunWithProgress>> {
     let mut reading = Reading::begin(&app, caller.tenant_id).await?;
     let found = campaigns::run_states(reading.connection(), caller.tenant_id, &[id]).await?.remove(&id);
-    reading.end().await?;
     let RunState { run, progress, waiting } = found.ok_or(ApiError::NotFound("run"))?;
-    Ok(Json(RunWithProgress::of(run, progress, waiting)))
+    let reported =
+        deliveries::summary(reading.connection(), caller.tenant_id, &run, progress.succeeded).await?;
+    reading.end().await?;
+    Ok(Json(RunWithProgress::of(run, progress, waiting, reported)))
 }
 
 /// Filters for the list of items.

@@ -64,6 +64,8 @@ words! {
     JobStatus: campaigns::JobStatus::ALL;
     /// Result of a send job.
     JobOutcome: campaigns::JobOutcome::ALL;
+    /// The delivery status of an item, as its provider reported it.
+    DeliveryStatus: campaigns::delivery::DeliveryStatus::ALL;
     /// The state of an item. A `queued` item is being processed, or in doubt: then `doubted_since` has the time.
     ItemStatus: campaigns::ItemStatus::ALL;
     /// Filter for items: a state; `queued` are those being processed, and `in_doubt` those whose result is not known.

@@ -17,7 +17,7 @@ pub enum Format {
 }
 
 /// The members of an item, in the order of the columns.
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 18] = [
     "id",
     "job_id",
     "recipient_id",
@@ -33,6 +33,9 @@ const COLUMNS: [&str; 15] = [
     "created_at",
     "finalized_at",
     "doubted_since",
+    "delivery_status",
+    "delivery_detail",
+    "delivery_at",
 ];
 
 impl Format {
@@ -78,8 +81,9 @@ impl Format {
 }
 
 /// The values of an item, in the order of [`COLUMNS`].
-fn values(item: &Item) -> [Option<String>; 15] {
+fn values(item: &Item) -> [Option<String>; 18] {
     let time = |at: jiff::Timestamp| at.to_string();
+    let delivery = item.delivery.as_ref();
     [
         Some(item.id.0.to_string()),
         Some(item.job_id.0.to_string()),
@@ -96,6 +100,9 @@ fn values(item: &Item) -> [Option<String>; 15] {
         Some(time(item.created_at)),
         item.finalized_at.map(time),
         item.doubted_since.map(time),
+        delivery.map(|delivery| delivery.status.to_string()),
+        delivery.and_then(|delivery| delivery.detail.clone()),
+        delivery.map(|delivery| time(delivery.at)),
     ]
 }
 

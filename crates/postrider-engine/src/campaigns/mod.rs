@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use postrider_model::seal::MasterKey;
+use postrider_model::{campaigns::unsubscribe::PublicUrl, seal::MasterKey};
 use postrider_providers::Adapters;
 use postrider_store::{
     Pool, campaigns::send_jobs::ClaimedJob, postgres::wakeups::Wakeups, tenancy::fence::Fence,
@@ -76,6 +76,8 @@ pub struct CampaignSettings {
     pub heartbeat_interval: Duration,
     /// Interval at which the worker looks for send jobs without a hint.
     pub poll_interval: Duration,
+    /// Public address of the installation, for links to unsubscribe. Without it, mails have none.
+    pub public_url: Option<PublicUrl>,
 }
 
 impl Default for CampaignSettings {
@@ -93,6 +95,7 @@ impl Default for CampaignSettings {
             retry_pause: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(20),
             poll_interval: Duration::from_millis(500),
+            public_url: None,
         }
     }
 }

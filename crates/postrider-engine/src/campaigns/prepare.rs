@@ -12,7 +12,9 @@ use postrider_store::{
     campaigns::{
         outbox::{Plan, PlannedItem},
         send_jobs::{self, ClaimedJob, Lead, OpenAccount},
+        unsubscribing,
     },
+    postgres::pool,
 };
 use uuid::Uuid;
 
@@ -30,6 +32,8 @@ const TEMPLATES_MAX: usize = 64;
 pub(super) struct Prepared {
     template: Arc<Template>,
     pub(super) leads: HashMap<Uuid, Arc<Lead>>,
+    /// The links to unsubscribe, by lead.
+    links: HashMap<Uuid, String>,
     pub(super) account: Route,
     pub(super) failover: Option<Route>,
     /// Items that need no call token, because they have a row already.
@@ -73,10 +77,13 @@ impl Prepared {
         })?;
         let failover = material.failover.as_ref().and_then(|account| failover(shared, job, account));
         let limits = account.limits.clone();
-        let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
+        let leads: HashMap<Uuid, Arc<Lead>> =
+            material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
+        let links = links(shared, job, &template, &leads).await?;
         Ok(Self {
             template,
             leads,
+            links,
             account: account_route,
             failover,
             begun: material.begun,
@@ -107,7 +114,7 @@ impl Prepared {
             }
             (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
             (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match self.template.render(lead, address) {
+            _ => match self.template.render(lead, address, self.links.get(&item).map(String::as_str)) {
                 Ok(message) => (Plan::Call { message_hash: message.hash() }, Some(message)),
                 Err(error) => (Plan::Fail { reason: error.to_string() }, None),
             },
@@ -115,6 +122,34 @@ impl Prepared {
         let recipient = address.map(str::to_owned);
         (PlannedItem { item_id: item, outbox_id: OutboxId::new(), recipient, plan }, message)
     }
+}
+
+/// The links to unsubscribe for the leads of a send job. Where the asset or the installation has none, nothing is read.
+async fn links(
+    shared: &Shared,
+    job: &ClaimedJob,
+    template: &Template,
+    leads: &HashMap<Uuid, Arc<Lead>>,
+) -> Result<HashMap<Uuid, String>, Ended> {
+    let Some(base) = shared.settings.public_url.as_ref().filter(|_| template.offers_unsubscribing()) else {
+        return Ok(HashMap::new());
+    };
+    let (tenant, run) = (job.hold.tenant_id, job.run_id);
+    let ids: Vec<Uuid> = leads.keys().copied().collect();
+    let ids = &ids;
+    let tokens = shared
+        .retry_while_unavailable(|pool, _| async move {
+            let mut transaction = pool::begin(pool).await?;
+            let tokens = unsubscribing::tokens(&mut transaction, tenant, run, ids).await?;
+            pool::commit(transaction).await?;
+            Ok(tokens)
+        })
+        .await
+        .map_err(|error| Ended::Failed(error_chain(&error)))?;
+    if tokens.len() < ids.len() {
+        return Err(Ended::Failed("the run has no key for links to unsubscribe".to_owned()));
+    }
+    Ok(tokens.into_iter().map(|(lead, token)| (lead, base.unsubscribe(tenant, &token))).collect())
 }
 
 /// Compiles an asset, once for all send jobs that send it.

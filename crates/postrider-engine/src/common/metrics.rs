@@ -79,6 +79,9 @@ pub const METRICS: &[Metric] = &[
     counter("postrider_doubts_settled_total", &["provider", "as"], "Items in doubt that the resolver settled, as `sent` or `failed`"),
     counter("postrider_doubts_left_to_people_total", &["provider"], "Items in doubt that only a person can settle"),
     counter("postrider_callbacks_total", &["provider"], "Verified status callbacks of providers"),
+    counter("postrider_callbacks_refused_total", &["provider"], "Status callbacks without a valid signature"),
+    counter("postrider_deliveries_total", &["provider", "status"], "Reports that gave an item another delivery status"),
+    counter("postrider_unsubscribed_total", &["scope"], "People who unsubscribed by a link, from the `workspace` or a `list`"),
     // Chat
     gauge("postrider_replies_pending", &["older_than_seconds"], "Replies that are not sent yet and older than `older_than_seconds`: 0, 60, 600, 3600"),
     gauge("postrider_replies_due", &[], "Replies that are due and that no dispatcher holds"),

@@ -19,6 +19,9 @@ pub enum Message {
         text: Option<String>,
         /// The HTML part. At least one of the two is there.
         html: Option<String>,
+        /// The link to unsubscribe, for the headers. A transactional mail has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unsubscribe_url: Option<String>,
     },
     /// A call.
     Voice {
@@ -68,15 +71,20 @@ impl Message {
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         let parts: [Option<&str>; 5] = match self {
-            Self::Email { to, subject, text, html } => {
+            Self::Email { to, subject, text, html, .. } => {
                 [Some("email"), Some(to), Some(subject), text.as_deref(), html.as_deref()]
             }
             Self::Voice { to, script } => [Some("voice"), Some(to), Some(script), None, None],
             Self::Social { text } => [Some("social"), Some(text), None, None, None],
             Self::Chat { to, thread, text } => [Some("chat"), Some(to), thread.as_deref(), Some(text), None],
         };
+        // A mail without the link has the fingerprint that it had before there were links.
+        let link = match self {
+            Self::Email { unsubscribe_url: Some(url), .. } => Some(Some(url.as_str())),
+            _ => None,
+        };
         let mut hash = Sha256::new();
-        for part in parts {
+        for part in parts.into_iter().chain(link) {
             // The length first, so that no two messages run into each other.
             hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_be_bytes());
             hash.update(part.unwrap_or_default());
@@ -97,8 +105,13 @@ mod tests {
                 subject: subject.to_owned(),
                 text: text.map(str::to_owned),
                 html: html.map(str::to_owned),
+                unsubscribe_url: None,
             }
             .hash()
+        };
+        let linked = |url: &str| {
+            let (to, subject, text) = ("a".to_owned(), "b".to_owned(), Some("c".to_owned()));
+            Message::Email { to, subject, text, html: None, unsubscribe_url: Some(url.to_owned()) }.hash()
         };
         let all = [
             email("a", "b", Some("c"), None),
@@ -106,6 +119,8 @@ mod tests {
             email("ab", "", Some("c"), None),
             email("a", "b", Some(""), None),
             email("a", "b", None, None),
+            linked("https://example.com/1"),
+            linked("https://example.com/2"),
             Message::Voice { to: "a".to_owned(), script: "b".to_owned() }.hash(),
             Message::Social { text: "a".to_owned() }.hash(),
             Message::Chat { to: "a".to_owned(), thread: None, text: "b".to_owned() }.hash(),

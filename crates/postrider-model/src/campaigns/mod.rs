@@ -3,8 +3,10 @@
 //! A transition that is not in its table cannot happen: the database refuses it, too, and a test compares both.
 
 pub mod audience;
+pub mod delivery;
 pub mod limits;
 pub mod message;
+pub mod unsubscribe;
 
 use crate::words::words;
 

@@ -43,7 +43,13 @@ pub fn with_header(mut answer: Answer, name: &'static str, value: &str) -> Answe
 
 pub fn email() -> Message {
     let (text, html) = (Some("Hello.".to_owned()), Some("<p>Hello.</p>".to_owned()));
-    Message::Email { to: "ada@example.com".to_owned(), subject: "News".to_owned(), text, html }
+    Message::Email {
+        to: "ada@example.com".to_owned(),
+        subject: "News".to_owned(),
+        text,
+        html,
+        unsubscribe_url: None,
+    }
 }
 
 pub fn voice() -> Message {

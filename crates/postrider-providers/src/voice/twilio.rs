@@ -8,7 +8,17 @@
 //! | 429: too many requests | not sent |
 //!
 //! Twilio takes no key, so a call is never repeated. It sends status callbacks to an address that contains the key:
-//! `{callback_url}/api/v2/tenants/{tenant}/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call.
+//! `{callback_url}/api/v2/tenants/{tenant}/providers/twilio/{account}/callback/{key}`. A callback with a valid signature proves that there is a call, and
+//! its `CallStatus` becomes the delivery status of the item:
+//!
+//! | `CallStatus` | delivery status |
+//! |---|---|
+//! | `queued`, `initiated` | accepted |
+//! | `ringing` | ringing |
+//! | `in-progress`, `completed` | answered, completed; answered by machine, if `AnsweredBy` names a machine or a fax |
+//! | `busy`, `no-answer`, `failed`, `canceled` | the same |
+//!
+//! Twilio sends `AnsweredBy` only if the account asks for machine detection.
 //!
 //! The list of calls proves nothing. It has numbers and times and no keys: the only call to a number may belong to another
 //! item, and a queued call has no time yet. So a look-up lists the calls that may be the item's, for the person who decides.
@@ -21,6 +31,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use jiff::{Timestamp, fmt::rfc2822, tz::TimeZone};
 use postrider_model::{
     Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate,
+    campaigns::delivery::{Delivery, DeliveryStatus},
     ids::{ProviderAccountId, TenantId},
 };
 use postrider_store::{HeldDoubt, Reservation};
@@ -75,6 +86,9 @@ struct Settings {
     from: String,
     /// Public address of this installation, to which Twilio sends status callbacks.
     callback_url: Url,
+    /// Ask Twilio to detect whether a machine answers, at its price. The script is read in both cases.
+    #[serde(default)]
+    machine_detection: bool,
     /// Address of the API. Needed only for another one than the default.
     #[serde(default = "api")]
     url: Url,
@@ -95,6 +109,7 @@ struct Twilio {
     /// Public URL of this installation, without a slash at the end.
     installation: Url,
     account: ProviderAccountId,
+    detects_machines: bool,
 }
 
 impl Twilio {
@@ -127,6 +142,7 @@ impl Twilio {
             from: settings.from,
             account: account.id,
             installation,
+            detects_machines: settings.machine_detection,
         })
     }
 
@@ -145,6 +161,9 @@ impl Twilio {
             .append_pair("StatusCallbackMethod", "POST");
         for event in ["initiated", "ringing", "answered", "completed"] {
             form.append_pair("StatusCallbackEvent", event);
+        }
+        if self.detects_machines {
+            form.append_pair("MachineDetection", "Enable");
         }
         let mut request = Request::new(Method::POST, self.calls.clone());
         let headers = request.headers_mut();
@@ -176,7 +195,8 @@ impl Twilio {
     }
 
     /// Verifies a callback and reads it.
-    fn read(&self, callback: &Callback<'_>) -> Result<Echo, CallbackRefused> {
+    fn read(&self, callback: &Callback<'_>) -> Result<Option<Echo>, CallbackRefused> {
+        let key = callback.key.ok_or(CallbackRefused::NotTaken)?;
         let received = callback.headers.iter().find(|(name, _)| name == "x-twilio-signature");
         let (_, received) = received.ok_or_else(|| forged("the header `X-Twilio-Signature` is missing"))?;
         let received =
@@ -188,7 +208,7 @@ impl Twilio {
             ));
         }
         let path = callback.path_and_query.split('?').next().unwrap_or_default();
-        if path.rsplit('/').next() != Some(callback.key) {
+        if path.rsplit('/').next() != Some(key) {
             return Err(CallbackRefused::Malformed("the key is not the end of the path".to_owned()));
         }
         let field = |name: &str| {
@@ -197,8 +217,10 @@ impl Twilio {
                 .filter(|value| !value.is_empty())
                 .ok_or_else(|| CallbackRefused::Malformed(format!("the field `{name}` is missing")))
         };
+        let (message_id, status) = (field("CallSid")?, field("CallStatus")?);
+        let delivery = delivery(&status, |name| field(name).ok());
         // Every status proves that there is a call.
-        Ok(Echo { message_id: field("CallSid")?, status: field("CallStatus")?, proves_action: true })
+        Ok(Some(Echo { key: key.to_owned(), message_id, status, proves_action: true, delivery }))
     }
 
     /// The URLs that Twilio may have signed: with the port or, for https, without.
@@ -246,6 +268,27 @@ impl Provider for Twilio {
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     http::judge(answer, now, |answer| http::named(answer, "sid"))
+}
+
+/// The second table of the [module](self).
+fn delivery(call_status: &str, field: impl Fn(&str) -> Option<String>) -> Option<Delivery> {
+    let answered_by = field("AnsweredBy").filter(|by| by.starts_with("machine") || by == "fax");
+    let status = match (call_status, &answered_by) {
+        ("queued" | "initiated", _) => DeliveryStatus::Accepted,
+        ("ringing", _) => DeliveryStatus::Ringing,
+        ("in-progress" | "completed", Some(_)) => DeliveryStatus::AnsweredByMachine,
+        ("in-progress", None) => DeliveryStatus::Answered,
+        ("completed", None) => DeliveryStatus::Completed,
+        ("busy", _) => DeliveryStatus::Busy,
+        ("no-answer", _) => DeliveryStatus::NoAnswer,
+        ("failed", _) => DeliveryStatus::Failed,
+        ("canceled", _) => DeliveryStatus::Canceled,
+        _ => return None,
+    };
+    let refusal = || Some(format!("SIP {}", field("SipResponseCode")?));
+    let detail = if status.is_answered() { answered_by } else { refusal() };
+    let at = field("Timestamp").and_then(|at| Some(rfc2822::parse(&at).ok()?.timestamp()));
+    Some(Delivery { status, detail, at, suppresses: None })
 }
 
 /// The script as TwiML. Characters that XML cannot hold are removed; they have no sound.

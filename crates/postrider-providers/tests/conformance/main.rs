@@ -36,7 +36,13 @@ async fn run_all(subjects: Vec<Subject>) -> Vec<Report> {
 
 fn email() -> Message {
     let text = Some("Hello.\n".to_owned());
-    Message::Email { to: "lead@example.com".to_owned(), subject: "Hello".to_owned(), text, html: None }
+    Message::Email {
+        to: "lead@example.com".to_owned(),
+        subject: "Hello".to_owned(),
+        text,
+        html: None,
+        unsubscribe_url: None,
+    }
 }
 
 fn voice() -> Message {

@@ -1,10 +1,11 @@
 //! Resend's idempotency.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use super::common_behavior::{key, resend};
 use super::late_effects::wait_for_status;
+use super::receiver::Receiver;
 use super::*;
 
 #[tokio::test]
@@ -51,5 +52,63 @@ async fn requests_without_a_key_are_new_and_each_account_has_its_own_keys() {
         assert_eq!(sim.answer(request.as_bytes()).await.0, 200);
     }
     assert_eq!(sim.actions().len(), 4);
+    sim.stop().await;
+}
+
+const WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+impl Receiver {
+    /// Checks the signature of an event by the reference implementation, and returns the event.
+    async fn event(&self, answer: u16) -> Value {
+        let (head, body) = self.next(answer).await;
+        let mut headers = hyper::HeaderMap::new();
+        for (name, value) in head.lines().filter_map(|line| line.split_once(": ")) {
+            // Svix writes the headers of Standard Webhooks under its own names.
+            let name = name.replace("svix-", "webhook-");
+            headers.insert(hyper::header::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+        }
+        standardwebhooks::Webhook::new(WEBHOOK).unwrap().verify(body.as_bytes(), &headers).unwrap();
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn events_are_signed_and_say_how_the_mail_ended() {
+    let receiver = Receiver::new("/hook").await;
+    let sim = RunningSim::with(&[]).await;
+    let webhook = json!({ "url": receiver.url, "webhook_secret": WEBHOOK });
+    assert_eq!(status_of(&sim.put("/callbacks/resend", &webhook.to_string()).await), 200);
+    assert_eq!(json_of(&sim.get("/callbacks/resend").await), json!({ "url": receiver.url }));
+    for (n, (result, kind, part)) in [
+        ("success", "email.delivered", "tags"),
+        ("bounced", "email.bounced", "bounce"),
+        ("soft_bounced", "email.bounced", "bounce"),
+        ("complained", "email.complained", "tags"),
+        ("delayed", "email.delivery_delayed", "tags"),
+        ("failed", "email.failed", "failed"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let rules = json!([{ "to": "a@example.com", "result": result, "times": 2, "reversed": true }]);
+        assert_eq!(status_of(&sim.put("/callbacks/results", &rules.to_string()).await), 200);
+        assert_eq!(sim.answer(&resend(&key(u8::try_from(n).unwrap()), "Hi")).await.0, 200);
+        for expected in [kind, "email.sent", kind, "email.sent"] {
+            let event = receiver.event(200).await;
+            assert_eq!(event["type"], expected, "{result}");
+            let has_part = event["data"][part].is_object() || expected == "email.sent";
+            assert!(event["data"]["to"] == json!(["a@example.com"]) && has_part, "{event}");
+        }
+    }
+    for bad in [
+        "[]",
+        r#"{"url": "here", "webhook_secret": "whsec_AAAA"}"#,
+        r#"{"url": "http://127.0.0.1:1/", "webhook_secret": "x"}"#,
+    ] {
+        assert_eq!(status_of(&sim.put("/callbacks/resend", bad).await), 400, "{bad}");
+    }
+    for bad in ["{}", r#"[{"result": "lost"}]"#, r#"[{"result": "busy", "times": 0}]"#] {
+        assert_eq!(status_of(&sim.put("/callbacks/results", bad).await), 400, "{bad}");
+    }
     sim.stop().await;
 }

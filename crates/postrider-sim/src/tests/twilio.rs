@@ -111,3 +111,25 @@ async fn a_request_that_was_not_accepted_sends_no_callbacks() {
     );
     sim.stop().await;
 }
+
+#[tokio::test]
+async fn a_call_ends_as_the_rule_for_its_number_says() {
+    for (result, status, answered_by) in [
+        ("success", "completed", None),
+        ("busy", "busy", None),
+        ("no_answer", "no-answer", None),
+        ("failed", "failed", None),
+        ("canceled", "canceled", None),
+        ("machine", "completed", Some("machine_start")),
+    ] {
+        let receiver = Receiver::new("/cb/k").await;
+        let sim = RunningSim::with(&[]).await;
+        let rules = json!([{ "result": "busy" }, { "to": "+491701234567", "result": result }]);
+        assert_eq!(status_of(&sim.put("/callbacks/results", &rules.to_string()).await), 200);
+        sim.answer(&twilio(&receiver.url)).await;
+        assert_eq!(receiver.verified(200).await["CallStatus"], "initiated");
+        let ended = receiver.verified(200).await;
+        assert_eq!((&ended["CallStatus"], ended["AnsweredBy"].as_str()), (&json!(status), answered_by));
+        sim.stop().await;
+    }
+}

@@ -43,7 +43,10 @@ select item.id,
        doubt.looks as "looks?",
        doubt.next_look_at as "next_look_at?: jiff_sqlx::Timestamp",
        doubt.is_for_person as "is_for_person?",
-       doubt.note as "note?"
+       doubt.note as "note?",
+       delivery.status as "delivery_status?",
+       delivery.detail as "delivery_detail?",
+       delivery.reported_at as "delivery_at?: jiff_sqlx::Timestamp"
   from (select * from execution.channel_outbox where tenant_id = $1 and id = $2 offset 0) as item
        join lateral (
            select * from execution.job_queue where tenant_id = item.tenant_id and id = item.job_id offset 0) as job on true
@@ -63,3 +66,5 @@ select item.id,
        left join tenancy.provider_accounts as other
          on other.tenant_id = item.tenant_id and other.id = item.moved_to_account_id
        left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
+       left join lateral (
+           select * from execution.deliveries where tenant_id = item.tenant_id and outbox_id = item.id offset 0) as delivery on true

@@ -16,6 +16,9 @@ select item.id as "id!",
        execution.doubted_since(
            item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
            job.locked_by, job.locked_at, job.attempts) as "doubted_since: jiff_sqlx::Timestamp",
+       delivery.status as "delivery_status?",
+       delivery.detail as "delivery_detail?",
+       delivery.reported_at as "delivery_at?: jiff_sqlx::Timestamp",
        run.id as "run_id!",
        run.created_at as "run_created_at!: jiff_sqlx::Timestamp",
        run.campaign_id as "campaign_id!",
@@ -38,5 +41,11 @@ select item.id as "id!",
        left join execution.job_queue as job on job.tenant_id = $1 and job.id = item.job_id
        join execution.campaigns as campaign on campaign.tenant_id = $1 and campaign.id = run.campaign_id
        join execution.campaign_phases as phase on phase.tenant_id = $1 and phase.id = run.phase_id
+       left join lateral (
+           select reported.status, reported.detail, reported.reported_at
+             from execution.deliveries as reported
+            where reported.tenant_id = $1
+              and reported.outbox_id = item.id
+           offset 0) as delivery on true
  order by run.created_at desc, run.id desc
  limit $6

@@ -14,7 +14,10 @@ select item.id as "id!",
        item.attempt,
        item.created_at as "created_at!: jiff_sqlx::Timestamp",
        item.finalized_at as "finalized_at: jiff_sqlx::Timestamp",
-       item.since as "doubted_since: jiff_sqlx::Timestamp"
+       item.since as "doubted_since: jiff_sqlx::Timestamp",
+       delivery.status as "delivery_status?",
+       delivery.detail as "delivery_detail?",
+       delivery.reported_at as "delivery_at?: jiff_sqlx::Timestamp"
   from (select job.*
           from execution.job_queue as job
          where job.tenant_id = $1
@@ -54,5 +57,11 @@ select item.id as "id!",
               and ($9::text is null or strpos(lower(item.error), lower($9)) > 0)
             order by item.id
             limit $6) as item
+       left join lateral (
+           select reported.status, reported.detail, reported.reported_at
+             from execution.deliveries as reported
+            where reported.tenant_id = $1
+              and reported.outbox_id = item.id
+           offset 0) as delivery on true
  order by job.position, item.id
  limit $6

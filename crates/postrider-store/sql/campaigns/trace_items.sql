@@ -11,7 +11,10 @@ select item.id as "id!",
        item.attempt,
        item.created_at as "created_at!: jiff_sqlx::Timestamp",
        item.finalized_at as "finalized_at: jiff_sqlx::Timestamp",
-       item.since as "doubted_since: jiff_sqlx::Timestamp"
+       item.since as "doubted_since: jiff_sqlx::Timestamp",
+       delivery.status as "delivery_status?",
+       delivery.detail as "delivery_detail?",
+       delivery.reported_at as "delivery_at?: jiff_sqlx::Timestamp"
   from (select item.*,
                execution.doubted_since(
                    item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,
@@ -24,4 +27,10 @@ select item.id as "id!",
          order by case item.status when 'queued' then 1 when 'failed' then 2 when 'skipped' then 3 else 4 end,
                   item.created_at, item.id
          limit $4) as item
+       left join lateral (
+           select reported.status, reported.detail, reported.reported_at
+             from execution.deliveries as reported
+            where reported.tenant_id = $1
+              and reported.outbox_id = item.id
+           offset 0) as delivery on true
  order by item.created_at, item.id

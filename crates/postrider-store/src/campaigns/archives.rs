@@ -129,7 +129,7 @@ pub async fn export_head(
     Ok((lines, jobs))
 }
 
-/// The items of a send job and their callbacks for an export, one line each.
+/// The items of a send job, their callbacks and their delivery statuses for an export, one line each.
 pub async fn export_job(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -154,6 +154,10 @@ pub async fn export_job(
                  on callback.tenant_id = $1
                 and callback.account_id = account.id
                 and callback.idempotency_key = items.idempotency_key
+         union all
+        select jsonb_build_object('kind', 'delivery', 'row', to_jsonb(delivery))::text
+          from items
+               join execution.deliveries as delivery on delivery.tenant_id = $1 and delivery.outbox_id = items.id
         "#,
         tenant.0,
         job.0,

@@ -1,6 +1,8 @@
 //! Callbacks: reports that providers send about their calls.
 
+use jiff_sqlx::ToSqlx;
 use postrider_model::{
+    campaigns::delivery::{Delivery, Suppression},
     ids::{ProviderAccountId, TenantId},
     seal::{MasterKey, Place},
 };
@@ -45,9 +47,9 @@ pub async fn account(
     Ok(Some(CallbackAccount { provider: row.provider, settings: row.settings, secret }))
 }
 
-/// Result of a callback.
+/// Verdict about a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recorded {
+pub enum Verdict {
     /// An item was in doubt, and is settled now.
     Settled,
     /// The callback was recorded.
@@ -56,6 +58,17 @@ pub enum Recorded {
     Contradicted,
     /// No item of this account has this key.
     Unknown,
+}
+
+/// Result of a callback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Whether the item has another delivery status now.
+    pub is_delivery_new: bool,
+    /// Whether the lead is suppressed because of this callback.
+    pub is_suppressed: bool,
 }
 
 /// A verified callback.
@@ -71,30 +84,45 @@ pub struct NewCallback<'a> {
     pub status: &'a str,
     /// Whether it proves that the vendor acted.
     pub proves_action: bool,
+    /// The reported delivery status.
+    pub delivery: Option<&'a Delivery>,
 }
 
-/// Writes down a callback about an item of the tenant.
+/// Records a callback about an item of the tenant.
 pub async fn record(
     connection: &mut PgConnection,
     tenant: TenantId,
     callback: &NewCallback<'_>,
 ) -> Result<Recorded, StoreError> {
-    let word = sqlx::query_scalar!(
-        r#"select execution.record_callback($1, $2, $3, $4, $5, $6) as "word!""#,
+    let delivery = callback.delivery;
+    let suppression = delivery.and_then(|delivery| delivery.suppresses);
+    let row = sqlx::query!(
+        r#"
+        select verdict as "verdict!",
+               is_delivery_new as "is_delivery_new!",
+               is_suppressed as "is_suppressed!"
+          from execution.record_callback($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+        "#,
         tenant.0,
         callback.account.0,
         callback.key,
         callback.message_id,
         callback.status,
         callback.proves_action,
+        delivery.map(|delivery| delivery.status.as_str()),
+        delivery.and_then(|delivery| delivery.detail.as_deref()),
+        delivery.and_then(|delivery| delivery.at).map(ToSqlx::to_sqlx) as _,
+        suppression.map(Suppression::reason),
+        suppression.is_some_and(Suppression::is_about_address),
     )
     .fetch_one(unprepared(connection))
     .await
     .map_err(StoreError::on("recording the callback"))?;
-    Ok(match word.as_str() {
-        "settled" => Recorded::Settled,
-        "contradicted" => Recorded::Contradicted,
-        "unknown" => Recorded::Unknown,
-        _ => Recorded::Recorded,
-    })
+    let verdict = match row.verdict.as_str() {
+        "settled" => Verdict::Settled,
+        "contradicted" => Verdict::Contradicted,
+        "unknown" => Verdict::Unknown,
+        _ => Verdict::Recorded,
+    };
+    Ok(Recorded { verdict, is_delivery_new: row.is_delivery_new, is_suppressed: row.is_suppressed })
 }

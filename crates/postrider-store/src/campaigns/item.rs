@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::{
     StoreError,
     campaigns::{
+        deliveries::Delivery,
         items::Item,
         leads::{self, Lead},
         runs::{self, Run},
@@ -198,6 +199,7 @@ pub async fn read(
             created_at: row.created_at.to_jiff(),
             finalized_at: row.finalized_at.map(jiff_sqlx::Timestamp::to_jiff),
             doubted_since: row.doubted_since.map(jiff_sqlx::Timestamp::to_jiff),
+            delivery: Delivery::of(row.delivery_status.as_deref(), row.delivery_detail, row.delivery_at)?,
         },
         run,
         lead,

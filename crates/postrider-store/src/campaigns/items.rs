@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     StoreError,
+    campaigns::deliveries::Delivery,
     postgres::{pool, unprepared::unprepared, values::word},
 };
 
@@ -49,6 +50,8 @@ pub struct Item {
     pub finalized_at: Option<Timestamp>,
     /// Time since which it is in doubt, if it is.
     pub doubted_since: Option<Timestamp>,
+    /// The delivery status, if the provider has reported one.
+    pub delivery: Option<Delivery>,
 }
 
 /// The state to filter items by. An item in doubt is not being processed, though its row says `queued` in both cases.
@@ -133,6 +136,7 @@ pub async fn page(
                 created_at: row.created_at.to_jiff(),
                 finalized_at: row.finalized_at.map(jiff_sqlx::Timestamp::to_jiff),
                 doubted_since: row.doubted_since.map(jiff_sqlx::Timestamp::to_jiff),
+                delivery: Delivery::of(row.delivery_status.as_deref(), row.delivery_detail, row.delivery_at)?,
             })
         })
         .collect()

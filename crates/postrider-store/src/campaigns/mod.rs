@@ -10,14 +10,16 @@
 //! | [`failover`] | move reservations to another account |
 //! | [`reservation`] | at most one provider call per idempotency key |
 //! | [`limits`] | the rates of accounts, their circuits, and send jobs that wait for them |
+//! | [`unsubscribing`] | tokens of links to unsubscribe, and suppressions for one list |
 //! | [`doubts`], [`resolving`] | items in doubt: list and resolve, by a person and by the resolver |
-//! | [`callbacks`] | reports that providers send about their calls |
+//! | [`callbacks`], [`deliveries`] | reports that providers send about their calls, and the delivery statuses from them |
 //!
 //! Every function names the tenant. For a login that serves requests, the transaction must act for the same one.
 
 pub mod archives;
 pub mod assets;
 pub mod callbacks;
+pub mod deliveries;
 pub mod doubts;
 mod draft;
 pub mod failover;
@@ -36,6 +38,7 @@ pub mod runs;
 pub mod send_jobs;
 mod standing;
 pub mod trace;
+pub mod unsubscribing;
 
 use jiff::Timestamp;
 use postrider_model::ids::{CampaignId, PhaseId, RunId, TenantId, WorkspaceId};

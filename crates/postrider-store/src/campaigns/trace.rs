@@ -16,6 +16,7 @@ use crate::{
     StoreError,
     campaigns::{
         self,
+        deliveries::Delivery,
         runs::{self, Run},
     },
     postgres::{unprepared::unprepared, values::word},
@@ -190,6 +191,8 @@ pub struct TracedItem {
     pub finalized_at: Option<Timestamp>,
     /// Time since which it is in doubt, if it is.
     pub doubted_since: Option<Timestamp>,
+    /// The delivery status, if the provider has reported one.
+    pub delivery: Option<Delivery>,
 }
 
 /// A line of the log.
@@ -384,6 +387,7 @@ async fn hand_out_items(
             created_at: row.created_at.to_jiff(),
             finalized_at: row.finalized_at.map(jiff_sqlx::Timestamp::to_jiff),
             doubted_since: row.doubted_since.map(jiff_sqlx::Timestamp::to_jiff),
+            delivery: Delivery::of(row.delivery_status.as_deref(), row.delivery_detail, row.delivery_at)?,
         });
     }
     for (_, job) in jobs {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use postrider_model::campaigns::unsubscribe::{PublicUrl, UnsubscribeScope};
 use serde::{Deserialize, Serialize};
 
 use super::{Bounded, within};
@@ -42,6 +43,10 @@ pub struct Campaigns {
     pub retention_days: u32,
     /// Directory that gets them as NDJSON before they are deleted.
     pub export_dir: Option<PathBuf>,
+    /// Public address of this installation, for links to unsubscribe. Without it, mails have none.
+    pub public_url: Option<String>,
+    /// The campaigns that a person unsubscribes from with one click in the mail program.
+    pub unsubscribe_scope: UnsubscribeScope,
 }
 
 impl Default for Campaigns {
@@ -63,6 +68,8 @@ impl Default for Campaigns {
             history_days: 90,
             retention_days: 0,
             export_dir: None,
+            public_url: None,
+            unsubscribe_scope: UnsubscribeScope::Workspace,
         }
     }
 }
@@ -96,7 +103,15 @@ impl Campaigns {
             ("history_days", u64::from(self.history_days), 0..=100_000, ""),
             ("retention_days", u64::from(self.retention_days), 0..=100_000, ""),
         ];
-        within("campaigns", bounds)
+        within("campaigns", bounds)?;
+        self.public_url().map(drop)
+    }
+
+    /// The public address, read.
+    pub fn public_url(&self) -> anyhow::Result<Option<PublicUrl>> {
+        let Some(url) = &self.public_url else { return Ok(None) };
+        let read = PublicUrl::parse(url);
+        read.map(Some).map_err(|wrong| anyhow::anyhow!("campaigns.public_url: `{url}` {wrong}"))
     }
 }
 

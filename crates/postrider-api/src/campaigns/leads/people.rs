@@ -4,14 +4,17 @@ use axum::{Json, extract::State};
 use jiff::Timestamp;
 use postrider_model::ids::{LeadId, RunId};
 use postrider_store::{
-    campaigns::leads::{self, Erasure, LeadItem, RUNS_MAX},
+    campaigns::{
+        leads::{self, Erasure, LeadItem, RUNS_MAX},
+        unsubscribing::{self, OfList},
+    },
     postgres::pool,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::LeadBody;
+use super::{LeadDetails, no_list};
 use crate::{
     App,
     campaigns::runs::bodies::ItemBody,
@@ -102,6 +105,10 @@ pub(crate) struct Unsuppression {
         example = "subscribed again on the website"
     )]
     note: String,
+    /// Name of a list: ends the suppression for this list. Without it, the suppression for all lists ends, and those for single lists
+    /// stay.
+    #[schema(min_length = 1, max_length = 255)]
+    list: Option<String>,
 }
 
 /// A lead that may be sent messages again.
@@ -109,7 +116,7 @@ pub(crate) struct Unsuppression {
 #[schema(as = UnsuppressedLead)]
 pub(crate) struct UnsuppressedBody {
     #[serde(flatten)]
-    lead: LeadBody,
+    lead: LeadDetails,
     /// Other suppressed leads with its e-mail address or phone number. As long as there are any, messages to that address are
     /// skipped.
     also_suppressed: Vec<Uuid>,
@@ -129,20 +136,28 @@ pub(crate) async fn unsuppress(
     State(app): State<App>,
     Operator(caller): Operator,
     Path(id): Path<LeadId>,
-    Body { value: Unsuppression { note }, .. }: Body<Unsuppression>,
+    Body { value: Unsuppression { note, list }, .. }: Body<Unsuppression>,
 ) -> ApiResult<Json<UnsuppressedBody>> {
     if note.trim().is_empty() || note.len() > NOTE_BYTES_MAX {
         let problem = format!("say in 1 to {NOTE_BYTES_MAX} bytes why messages may be sent again");
         return Err(ApiError::unprocessable("note", problem));
     }
     let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    let others = leads::unsuppress(&mut transaction, caller.tenant_id, id, &note, &caller.actor()).await?;
+    let (tenant, actor) = (caller.tenant_id, caller.actor());
+    let others = if let Some(list) = &list {
+        match unsubscribing::unsuppress(&mut transaction, tenant, id, list, &note, &actor).await? {
+            (OfList::NoList, _) => return Err(no_list(list)),
+            (OfList::NoLead, _) => None,
+            (OfList::Done, others) => Some(others),
+        }
+    } else {
+        leads::unsuppress(&mut transaction, tenant, id, &note, &actor).await?
+    };
     let others = others.ok_or(ApiError::NotFound("lead"))?;
-    let found = leads::find(&mut transaction, caller.tenant_id, id).await?;
-    let lead = found.ok_or(ApiError::NotFound("lead"))?;
+    let lead = LeadDetails::read(&mut transaction, tenant, id).await?;
     pool::commit(transaction).await?;
     let also_suppressed = others.into_iter().map(|lead| lead.0).collect();
-    Ok(Json(UnsuppressedBody { lead: lead.into(), also_suppressed }))
+    Ok(Json(UnsuppressedBody { lead, also_suppressed }))
 }
 
 /// The record of an erasure.

@@ -3,9 +3,12 @@
 use jiff::Timestamp;
 use postrider_model::{
     Channel,
-    campaigns::{ItemStatus, JobOutcome, JobStatus, RunCause, RunStatus, limits::Why},
+    campaigns::{
+        ItemStatus, JobOutcome, JobStatus, RunCause, RunStatus, delivery::DeliveryStatus, limits::Why,
+    },
 };
 use postrider_store::campaigns::{
+    deliveries::{self, Delivery},
     failures::Failure,
     items::Item,
     limits::Waiting,
@@ -89,12 +92,78 @@ pub(crate) struct RunWithProgress {
     progress: ProgressBody,
     /// The reason why it waits, if its account's limits hold it up.
     waiting: Option<WaitingBody>,
+    deliveries: DeliveriesBody,
 }
 
 impl RunWithProgress {
-    pub(crate) fn of(run: Run, progress: Progress, waiting: Option<Waiting>) -> Self {
+    pub(crate) fn of(
+        run: Run,
+        progress: Progress,
+        waiting: Option<Waiting>,
+        deliveries: deliveries::Summary,
+    ) -> Self {
         let waiting = waiting.map(|Waiting { jobs, why, until }| WaitingBody { jobs, why, until });
-        Self { run: run.into(), progress: progress.into(), waiting }
+        Self { run: run.into(), progress: progress.into(), waiting, deliveries: deliveries.into() }
+    }
+}
+
+/// The reports of the provider about the items of a run.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Deliveries)]
+pub(crate) struct DeliveriesBody {
+    /// Number of items per delivery status. Statuses without items are left out.
+    statuses: Vec<DeliveryCountBody>,
+    /// Calls of a run on the channel `voice`.
+    calls: Option<CallCountsBody>,
+}
+
+/// Number of items with a delivery status.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DeliveryCount)]
+pub(crate) struct DeliveryCountBody {
+    #[schema(value_type = words::DeliveryStatus)]
+    status: DeliveryStatus,
+    items: i64,
+}
+
+/// Calls placed and answered.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CallCounts)]
+pub(crate) struct CallCountsBody {
+    /// Calls that the provider placed.
+    placed: i64,
+    /// Calls that a person or a machine answered.
+    answered: i64,
+    /// Calls that a machine answered.
+    answered_by_machine: i64,
+}
+
+impl From<deliveries::Summary> for DeliveriesBody {
+    fn from(summary: deliveries::Summary) -> Self {
+        let status =
+            |count: deliveries::Count| DeliveryCountBody { status: count.status, items: count.items };
+        let calls = summary.calls.map(|deliveries::Calls { placed, answered, answered_by_machine }| {
+            CallCountsBody { placed, answered, answered_by_machine }
+        });
+        Self { statuses: summary.statuses.into_iter().map(status).collect(), calls }
+    }
+}
+
+/// The delivery status of an item.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Delivery)]
+pub(crate) struct DeliveryBody {
+    #[schema(value_type = words::DeliveryStatus)]
+    status: DeliveryStatus,
+    /// Details, in the provider's words.
+    detail: Option<String>,
+    /// The provider's time of the status, or the time of the report if it names none.
+    at: Timestamp,
+}
+
+impl From<Delivery> for DeliveryBody {
+    fn from(delivery: Delivery) -> Self {
+        Self { status: delivery.status, detail: delivery.detail, at: delivery.at }
     }
 }
 
@@ -190,6 +259,8 @@ pub(crate) struct ItemBody {
     finalized_at: Option<Timestamp>,
     /// Time since which it is in doubt, if it is.
     doubted_since: Option<Timestamp>,
+    /// The delivery status, if the provider has reported one.
+    delivery: Option<DeliveryBody>,
 }
 
 impl From<Item> for ItemBody {
@@ -209,6 +280,7 @@ impl From<Item> for ItemBody {
             created_at: item.created_at,
             finalized_at: item.finalized_at,
             doubted_since: item.doubted_since,
+            delivery: item.delivery.map(DeliveryBody::from),
         }
     }
 }
@@ -456,6 +528,8 @@ pub(crate) struct TracedItemBody {
     finalized_at: Option<Timestamp>,
     /// Time since which it is in doubt, if it is.
     doubted_since: Option<Timestamp>,
+    /// The delivery status, if the provider has reported one.
+    delivery: Option<DeliveryBody>,
 }
 
 impl From<TracedItem> for TracedItemBody {
@@ -473,6 +547,7 @@ impl From<TracedItem> for TracedItemBody {
             created_at: item.created_at,
             finalized_at: item.finalized_at,
             doubted_since: item.doubted_since,
+            delivery: item.delivery.map(DeliveryBody::from),
         }
     }
 }

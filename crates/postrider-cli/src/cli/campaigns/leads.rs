@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use postrider_store::{
-    campaigns::leads::{self, Erasure, Filter, Lead},
+    campaigns::{
+        leads::{self, Erasure, Filter, Lead},
+        unsubscribing::{self, OfList},
+    },
     postgres::pool,
 };
 use serde_json::{Value, json};
@@ -39,6 +42,9 @@ pub enum LeadsCommand {
         /// Record this reason with the lead and with every item that is skipped because of it
         #[arg(long, default_value = "unsubscribed")]
         reason: String,
+        /// Suppress the person for campaigns over the list of this name only
+        #[arg(long, value_name = "NAME")]
+        list: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -52,6 +58,9 @@ pub enum LeadsCommand {
         /// Explain why messages may be sent again
         #[arg(long)]
         note: String,
+        /// End the suppression for the list of this name; without it, the one for all lists ends
+        #[arg(long, value_name = "NAME")]
+        list: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -121,35 +130,56 @@ async fn act(command: LeadsCommand, installation: &Installation) -> anyhow::Resu
             let mut shown = Vec::new();
             for lead in person::require(&mut transaction, &tenant, &wanted).await? {
                 let items = person::history(&mut transaction, &tenant, &lead, limit).await?;
+                let lists = unsubscribing::lists(&mut transaction, tenant.id, lead.id).await?;
                 if json {
-                    shown.push(person::json(&lead, &items));
+                    shown.push(person::json(&lead, &items, &lists));
                 } else {
-                    person::show(&lead, &items, limit)?;
+                    person::show(&lead, &items, &lists, limit)?;
                 }
             }
             if json { output::json(&shown) } else { Ok(()) }
         }
-        LeadsCommand::Suppress { of, person: wanted, reason, json } => {
+        LeadsCommand::Suppress { of, person: wanted, reason, list, json } => {
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let mut done = Vec::new();
             for lead in person::require(&mut transaction, &tenant, &wanted).await? {
-                leads::suppress(&mut transaction, tenant.id, lead.id, &reason, &actor()).await?;
+                if let Some(list) = &list {
+                    let connection = &mut transaction;
+                    let of_list =
+                        unsubscribing::suppress(connection, tenant.id, lead.id, list, &reason, &actor())
+                            .await?;
+                    anyhow::ensure!(of_list != OfList::NoList, "{}", no_list(&lead, list));
+                } else {
+                    leads::suppress(&mut transaction, tenant.id, lead.id, &reason, &actor()).await?;
+                }
                 done.extend(leads::find(&mut transaction, tenant.id, lead.id).await?);
             }
             pool::commit(transaction).await?;
-            report(&done, json, |lead| format!("{} is suppressed", lead.id))
+            report(&done, json, |lead| format!("{} is suppressed{}", lead.id, for_list(list.as_deref())))
         }
-        LeadsCommand::Unsuppress { of, person: wanted, note, json } => {
+        LeadsCommand::Unsuppress { of, person: wanted, note, list, json } => {
             let (mut transaction, tenant) = of.begin(&pool, installation).await?;
             let mut done = Vec::new();
             let mut others = Vec::new();
             for lead in person::require(&mut transaction, &tenant, &wanted).await? {
-                let more = leads::unsuppress(&mut transaction, tenant.id, lead.id, &note, &actor()).await?;
-                others.extend(more.unwrap_or_default());
+                if let Some(list) = &list {
+                    let connection = &mut transaction;
+                    let (of_list, more) =
+                        unsubscribing::unsuppress(connection, tenant.id, lead.id, list, &note, &actor())
+                            .await?;
+                    anyhow::ensure!(of_list != OfList::NoList, "{}", no_list(&lead, list));
+                    others.extend(more);
+                } else {
+                    let more =
+                        leads::unsuppress(&mut transaction, tenant.id, lead.id, &note, &actor()).await?;
+                    others.extend(more.unwrap_or_default());
+                }
                 done.extend(leads::find(&mut transaction, tenant.id, lead.id).await?);
             }
             pool::commit(transaction).await?;
-            report(&done, json, |lead| format!("{} is no longer suppressed", lead.id))?;
+            report(&done, json, |lead| {
+                format!("{} is no longer suppressed{}", lead.id, for_list(list.as_deref()))
+            })?;
             others.retain(|other| done.iter().all(|lead| lead.id != *other));
             others.sort_unstable_by_key(|other| other.0);
             others.dedup();
@@ -252,6 +282,15 @@ fn report(done: &[Lead], json: bool, words: impl Fn(&Lead) -> String) -> anyhow:
         message!("{}", words(lead));
     }
     Ok(())
+}
+
+/// Such as ` for list people`.
+fn for_list(list: Option<&str>) -> String {
+    list.map(|list| format!(" for list {list}")).unwrap_or_default()
+}
+
+fn no_list(lead: &Lead, list: &str) -> String {
+    format!("the workspace of {} has no list `{list}`", lead.id)
 }
 
 fn counted(count: i64, one: &str, many: &str) -> String {

@@ -1,6 +1,7 @@
 //! `postrider campaign`: one file per subcommand.
 mod control;
 mod create;
+mod deliveries;
 mod deploy;
 mod file;
 mod import;

@@ -3,11 +3,15 @@
 use postrider_model::ids::LeadId;
 use postrider_store::{
     PgConnection, StoreError,
-    campaigns::leads::{self, Lead, LeadItem},
+    campaigns::{
+        leads::{self, Lead, LeadItem},
+        unsubscribing::ListSuppression,
+    },
     tenancy::tenants::Tenant,
 };
 use serde_json::{Value, json};
 
+use super::deliveries;
 use crate::cli::output;
 
 /// The leads that a text names: a lead's id, an e-mail address, a phone number or an external id.
@@ -70,7 +74,7 @@ pub fn lead_json(lead: &Lead) -> Value {
 }
 
 /// A lead and its items as the commands print them for programs.
-pub fn json(lead: &Lead, items: &[LeadItem]) -> Value {
+pub fn json(lead: &Lead, items: &[LeadItem], lists: &[ListSuppression]) -> Value {
     let items = items.iter().map(|found| {
         let item = &found.item;
         json!({
@@ -89,15 +93,17 @@ pub fn json(lead: &Lead, items: &[LeadItem]) -> Value {
             "created_at": item.created_at,
             "finalized_at": item.finalized_at,
             "doubted_since": item.doubted_since,
+            "delivery": item.delivery,
         })
     });
     let mut shown = lead_json(lead);
+    shown["list_suppressions"] = json!(lists);
     shown["items"] = items.collect();
     shown
 }
 
 /// Prints a lead and its items for a person.
-pub fn show(lead: &Lead, items: &[LeadItem], limit: i64) -> anyhow::Result<()> {
+pub fn show(lead: &Lead, items: &[LeadItem], lists: &[ListSuppression], limit: i64) -> anyhow::Result<()> {
     let external_id = lead.external_id.as_ref().map(|id| format!("external id {id}"));
     let named = [lead.email.clone(), lead.phone.clone(), external_id];
     let named: Vec<String> = named.into_iter().flatten().collect();
@@ -110,6 +116,10 @@ pub fn show(lead: &Lead, items: &[LeadItem], limit: i64) -> anyhow::Result<()> {
         (None, None, _) => "not suppressed".to_owned(),
     };
     output::line(format_args!("│  created {}, {state}", output::time(lead.created_at)))?;
+    for ListSuppression { list, reason, suppressed_at } in lists {
+        let at = output::time(*suppressed_at);
+        output::line(format_args!("│  suppressed for list {list} {at}: {reason}"))?;
+    }
     for (n, found) in items.iter().enumerate() {
         let branch = if n + 1 == items.len() { "└─ " } else { "├─ " };
         output::line(format_args!("{branch}{}", about(found)))?;
@@ -136,6 +146,7 @@ fn about(found: &LeadItem) -> String {
         item.recipient.clone(),
         item.provider_message_id.as_ref().map(|id| format!("message id {id}")),
         item.error.clone(),
+        item.delivery.as_ref().map(deliveries::of_item),
         Some(item.id.to_string()),
     ];
     fields.into_iter().flatten().collect::<Vec<_>>().join("  ")

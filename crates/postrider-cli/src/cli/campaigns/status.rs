@@ -4,10 +4,21 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_model::campaigns::{PhaseKind, PhaseStatus};
-use postrider_store::campaigns::{self, Listed, ListedPhase, PhaseState, Snapshot, runs::Progress};
+use postrider_model::{
+    campaigns::{PhaseKind, PhaseStatus},
+    ids::RunId,
+};
+use postrider_store::{
+    campaigns::{
+        self, Listed, ListedPhase, PhaseState, RunState, Snapshot,
+        deliveries::{self as store, Summary},
+        runs::Progress,
+    },
+    postgres::pool,
+};
+use serde::Serialize;
 
-use super::{target, watch};
+use super::{deliveries, target, watch};
 use crate::{
     cli::{ForTenant, output, with_installation},
     config::Config,
@@ -27,6 +38,15 @@ pub struct StatusArgs {
     json: bool,
 }
 
+/// The provider's reports about the newest run of a phase.
+#[derive(Serialize)]
+struct Reported {
+    phase: String,
+    run_id: RunId,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
 pub async fn run(args: StatusArgs, config: &Config) -> anyhow::Result<ExitCode> {
     with_installation(config, async |installation| {
         let pool = installation.admin_pool().await?;
@@ -36,7 +56,18 @@ pub async fn run(args: StatusArgs, config: &Config) -> anyhow::Result<ExitCode> 
                 let campaign = target::campaign(&mut transaction, tenant.id, campaign).await?;
                 drop(transaction);
                 let snapshot = campaigns::snapshot(&pool, tenant.id, campaign.id).await?;
-                show_one(&snapshot.context("the campaign does not exist any more")?, args.json)
+                let snapshot = snapshot.context("the campaign does not exist any more")?;
+                let mut transaction = pool::begin_as(&pool, tenant.id).await?;
+                let mut reported = Vec::new();
+                for RunState { run, progress, .. } in
+                    snapshot.phases.iter().filter_map(|phase| phase.run.as_ref())
+                {
+                    let summary =
+                        store::summary(&mut transaction, tenant.id, run, progress.succeeded).await?;
+                    reported.push(Reported { phase: run.phase.clone(), run_id: run.id, summary });
+                }
+                pool::rollback(transaction).await?;
+                show_one(&snapshot, &reported, args.json)
             }
             None => show_all(&campaigns::list(&mut transaction, tenant.id, args.limit).await?, args.json),
         }
@@ -80,7 +111,7 @@ fn label(status: PhaseStatus) -> String {
     status.as_str().replace('_', " ")
 }
 
-fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
+fn show_one(snapshot: &Snapshot, reported: &[Reported], json: bool) -> anyhow::Result<()> {
     let phases = &snapshot.phases;
     if json {
         return output::json(&serde_json::json!({
@@ -88,6 +119,7 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
             "sequence": snapshot.sequence,
             "not_advanced": snapshot.not_advanced,
             "phases": phases,
+            "deliveries": reported,
         }));
     }
     output::table(
@@ -95,6 +127,11 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
         phases.iter().map(row).collect(),
         "the campaign has no phases",
     )?;
+    for run in reported {
+        if let Some(counts) = deliveries::of_run(&run.summary) {
+            message!("{}: {counts}", run.phase);
+        }
+    }
     for state in phases.iter().filter_map(|phase| phase.run.as_ref()) {
         let in_doubt = state.progress.in_doubt;
         if let Some(waits) = watch::waits::of_run(state) {

@@ -6,10 +6,11 @@ use clap::Args;
 use postrider_store::campaigns::{
     leads::{Lead, LeadItem},
     trace::{self, AuditLine, Subject, Trace, TracedItem, TracedJob, TracedRun},
+    unsubscribing::{self, ListSuppression},
 };
 use serde_json::json;
 
-use super::person;
+use super::{deliveries, person};
 use crate::cli::{ForTenant, output, with_installation};
 use crate::config::Config;
 
@@ -38,7 +39,8 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
         let mut person = Vec::new();
         for lead in person::find(&mut transaction, &tenant, &args.id).await? {
             let items = person::history(&mut transaction, &tenant, &lead, args.limit).await?;
-            person.push((lead, items));
+            let lists = unsubscribing::lists(&mut transaction, tenant.id, lead.id).await?;
+            person.push((lead, items, lists));
         }
         anyhow::ensure!(
             !person.is_empty(),
@@ -54,12 +56,13 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
         Traced::Work(trace) if args.json => output::json(&trace)?,
         Traced::Work(trace) => show(&trace)?,
         Traced::Person(person) if args.json => {
-            let leads: Vec<_> = person.iter().map(|(lead, items)| person::json(lead, items)).collect();
+            let leads: Vec<_> =
+                person.iter().map(|(lead, items, lists)| person::json(lead, items, lists)).collect();
             output::json(&json!({ "subject": { "kind": "person", "id": args.id }, "leads": leads }))?;
         }
         Traced::Person(person) => {
-            for (lead, items) in &person {
-                person::show(lead, items, args.limit)?;
+            for (lead, items, lists) in &person {
+                person::show(lead, items, lists, args.limit)?;
             }
         }
     }
@@ -69,8 +72,8 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
 /// The history that was asked for.
 enum Traced {
     Work(Trace),
-    /// The leads of a person, with their items.
-    Person(Vec<(Lead, Vec<LeadItem>)>),
+    /// The leads of a person, with their items and the lists for which they are suppressed.
+    Person(Vec<(Lead, Vec<LeadItem>, Vec<ListSuppression>)>),
 }
 
 fn show(trace: &Trace) -> anyhow::Result<()> {
@@ -171,6 +174,7 @@ fn about_item(item: &TracedItem) -> String {
         item.provider_message_id.as_ref().map(|id| format!("message id {id}")),
         item.error.clone(),
         item.attempt.map(|attempt| format!("attempt {attempt}")),
+        item.delivery.as_ref().map(deliveries::of_item),
     ];
     std::iter::once(state).chain(more.into_iter().flatten()).collect::<Vec<_>>().join("  ")
 }

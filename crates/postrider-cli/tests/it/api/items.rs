@@ -105,6 +105,7 @@ async fn an_item_says_whether_its_message_is_still_the_one_that_was_reserved() -
         subject: "Hello".to_owned(),
         text: Some("Number 0.".to_owned()),
         html: None,
+        unsubscribe_url: None,
     };
     let hash: String = message.hash().iter().map(|byte| format!("{byte:02x}")).collect();
     set(&format!("'\\x{hash}'")).await?;

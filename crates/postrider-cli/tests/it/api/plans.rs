@@ -112,6 +112,9 @@ async fn fill(stage: &Stage) -> anyhow::Result<Vec<Uuid>> {
               where job.run_id = '{run}';
              update execution.channel_outbox set recipient = 'r', error = 'Refused.'
               where run_id = '{run}' and status = 'failed';
+             insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
+             select tenant_id, id, run_id, 'delivered', 'm', now() from execution.channel_outbox
+              where run_id = '{run}' and status = 'sent';
              insert into execution.campaign_events (tenant_id, campaign_id, sequence, type, phase, at, payload)
              select '{id}', (select campaign_id from execution.campaign_runs where id = '{run}'), n,
                     case when n % 10 = 0 then 'phase_paused' else 'campaign_progress' end, 'print', now(), '{{}}'
@@ -255,11 +258,11 @@ async fn a_page_costs_what_is_on_it() -> anyhow::Result<()> {
     let job = Some(postrider_model::ids::JobId(of_job(200).await?));
     let error = Some("refused".to_owned());
     for (what, filter, after, rows, most) in [
-        ("items", items::Filter::default(), from, full, 110),
+        ("items", items::Filter::default(), from, full, 110 + SIZE),
         ("failed items", state(items::State::Is(ItemStatus::Failed)), None, 1, 510),
         ("items in doubt", state(items::State::InDoubt), None, full, 510),
         ("items at work", state(items::State::Is(ItemStatus::Queued)), None, full, 510),
-        ("items of a job", items::Filter { job, ..items::Filter::default() }, None, full, 110),
+        ("items of a job", items::Filter { job, ..items::Filter::default() }, None, full, 110 + SIZE),
         ("items by error", items::Filter { error_contains: error, ..items::Filter::default() }, None, 1, 610),
         // Every item of the run, and none of another.
         (

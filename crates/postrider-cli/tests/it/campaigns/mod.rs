@@ -2,6 +2,7 @@
 
 pub mod adapters;
 pub mod crash;
+pub mod deliveries;
 pub mod execution;
 mod life;
 mod limits;
@@ -14,3 +15,4 @@ pub mod stage;
 mod stopping;
 pub mod stream;
 mod together;
+mod unsubscribing;

@@ -143,7 +143,7 @@ fn uses(sign: &str, name: &str) -> Vec<String> {
 fn survive(part: &str, template: &str, lead: &Arc<Lead>) -> Result<(), String> {
     let content = json!({ "subject": "s", part: template });
     let result = Template::compile(Channel::Email, &content)
-        .and_then(|compiled| compiled.render(Some(lead), Some("ann@example.com")));
+        .and_then(|compiled| compiled.render(Some(lead), Some("ann@example.com"), None));
     match result {
         Err(RenderError::Lead { problem, .. } | RenderError::Template { problem, .. })
             if problem.contains(PANICKED) =>

@@ -4,7 +4,8 @@
 //! cannot become a header, an address or markup: one-line parts refuse control characters, HTML is escaped.
 //!
 //! A template uses the attributes of the lead by their names (`{{ first_name }}`), and the fields of every lead as
-//! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone` (`variables.rs`).
+//! `lead.id`, `lead.external_id`, `lead.email`, `lead.phone` and `lead.timezone` (`variables.rs`). An e-mail that is not
+//! transactional has `unsubscribe_url`, too.
 //!
 //! Many tenants share one process, so every template is untrusted. `grammar.rs` permits only bounded constructs, `builtins.rs` has
 //! the filters and tests with their limits, `budget.rs` counts their work, and the output is bounded while it is written. See
@@ -94,6 +95,9 @@ struct EmailContent {
     subject: String,
     text: Option<String>,
     html: Option<String>,
+    /// Whether the mail belongs to something that the recipient did, such as an order, and so has no link to unsubscribe.
+    #[serde(default)]
+    transactional: bool,
 }
 
 #[derive(Deserialize)]
@@ -112,6 +116,7 @@ struct SocialContent {
 pub struct Template {
     channel: Channel,
     environment: Environment<'static>,
+    offers_unsubscribing: bool,
 }
 
 /// Whether content is fit for a channel and compiles.
@@ -124,10 +129,12 @@ impl Template {
     pub fn compile(channel: Channel, content: &serde_json::Value) -> Result<Self, RenderError> {
         let unfit = |problem: String| RenderError::Unfit { channel, problem };
         let unreadable = |error: serde_json::Error| unfit(error.to_string());
+        let mut offers_unsubscribing = false;
         let parts: Vec<(&'static str, Option<String>)> = match channel {
             Channel::Email => {
-                let EmailContent { subject, text, html } =
+                let EmailContent { subject, text, html, transactional } =
                     EmailContent::deserialize(content).map_err(unreadable)?;
+                offers_unsubscribing = !transactional;
                 if text.is_none() && html.is_none() {
                     return Err(unfit("an e-mail needs `text`, `html` or both".to_owned()));
                 }
@@ -174,7 +181,7 @@ impl Template {
                 problem: problem(&error),
             })?;
         }
-        let template = Self { channel, environment };
+        let template = Self { channel, environment, offers_unsubscribing };
         template.try_out()?;
         Ok(template)
     }
@@ -201,9 +208,22 @@ impl Template {
         Ok(())
     }
 
-    /// Renders the message to one lead, or a post without a lead. `address` is the recipient.
-    pub fn render(&self, lead: Option<&Arc<Lead>>, address: Option<&str>) -> Result<Message, RenderError> {
-        let context = variables::of(lead)?;
+    /// Whether messages carry a link to unsubscribe: those of an e-mail asset that is not transactional.
+    #[must_use]
+    pub fn offers_unsubscribing(&self) -> bool {
+        self.offers_unsubscribing
+    }
+
+    /// Renders the message to one lead, or a post without a lead. `address` is the recipient, `unsubscribe_url` the link for this
+    /// message, if the installation has a public address.
+    pub fn render(
+        &self,
+        lead: Option<&Arc<Lead>>,
+        address: Option<&str>,
+        unsubscribe_url: Option<&str>,
+    ) -> Result<Message, RenderError> {
+        let unsubscribe_url = unsubscribe_url.filter(|_| self.offers_unsubscribing).map(str::to_owned);
+        let context = variables::of(lead, unsubscribe_url.as_deref())?;
         let to = || address.unwrap_or_default().to_owned();
         Ok(match self.channel {
             Channel::Email => Message::Email {
@@ -211,6 +231,7 @@ impl Template {
                 subject: self.one_line("subject", &context)?,
                 text: self.part("text", &context)?,
                 html: self.part("html", &context)?,
+                unsubscribe_url,
             },
             Channel::Voice => {
                 Message::Voice { to: to(), script: self.part("script", &context)?.unwrap_or_default() }
@@ -309,10 +330,11 @@ pub(super) fn message_now(
     channel: Channel,
     content: &serde_json::Value,
     lead: Option<&Arc<Lead>>,
+    unsubscribe_url: Option<&str>,
 ) -> Option<Message> {
     let address = lead.and_then(|lead| address_of(channel, lead));
     let template = Template::compile(channel, content).ok()?;
-    catch_unwind(AssertUnwindSafe(|| template.render(lead, address))).ok()?.ok()
+    catch_unwind(AssertUnwindSafe(|| template.render(lead, address, unsubscribe_url))).ok()?.ok()
 }
 
 /// The message of the template engine, without its file name.

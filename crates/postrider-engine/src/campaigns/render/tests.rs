@@ -20,7 +20,7 @@ fn email(content: serde_json::Value, attributes: impl serde::Serialize) -> Resul
     let template = Template::compile(Channel::Email, &content);
     let attributes = serde_json::value::to_raw_value(&attributes).unwrap();
     drop(content);
-    template?.render(Some(&lead(attributes)), Some("ann@example.com"))
+    template?.render(Some(&lead(attributes)), Some("ann@example.com"), None)
 }
 
 #[test]
@@ -39,8 +39,39 @@ fn a_message_is_filled_in_from_the_lead() {
             subject: "Hello Ann & Bo".to_owned(),
             text: Some("a;b; ann@example.com".to_owned()),
             html: Some("<p>Ann &amp; Bo</p>".to_owned()),
+            unsubscribe_url: None,
         }
     );
+}
+
+const LINK: &str = "https://example.com/api/v2/tenants/t/unsubscribe/abc-_";
+
+fn linked(content: &serde_json::Value, link: Option<&str>) -> Result<Message, RenderError> {
+    // No attribute can replace the link.
+    let attributes = json!({ "unsubscribe_url": "https://evil.example" });
+    let attributes = serde_json::value::to_raw_value(&attributes).unwrap();
+    let lead = lead(attributes);
+    Template::compile(Channel::Email, content)?.render(Some(&lead), Some("ann@example.com"), link)
+}
+
+#[test]
+fn a_mail_has_a_link_to_unsubscribe_unless_it_is_transactional() {
+    let content = json!({ "subject": "Hello", "text": "Stop: {{ unsubscribe_url }}" });
+    let Ok(Message::Email { text: Some(text), unsubscribe_url, .. }) = linked(&content, Some(LINK)) else {
+        panic!()
+    };
+    assert_eq!((text, unsubscribe_url.as_deref()), (format!("Stop: {LINK}"), Some(LINK)));
+    let error = linked(&content, None).unwrap_err();
+    assert!(matches!(&error, RenderError::Lead { part: "text", .. }), "{error}");
+
+    let receipt = json!({ "subject": "Receipt", "text": "Thanks", "transactional": true });
+    let Ok(Message::Email { unsubscribe_url, .. }) = linked(&receipt, Some(LINK)) else { panic!() };
+    assert_eq!(unsubscribe_url, None);
+    let asking = json!({ "subject": "Receipt", "text": "{{ unsubscribe_url }}", "transactional": true });
+    assert!(linked(&asking, Some(LINK)).is_err());
+    assert!(Template::compile(Channel::Email, &receipt).is_ok_and(|it| !it.offers_unsubscribing()));
+    let wrong = json!({ "subject": "Receipt", "text": "Thanks", "transactional": "yes" });
+    assert!(Template::compile(Channel::Email, &wrong).is_err());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The variables of a template: the attributes of a lead by their names, and `lead` with the fields of every lead.
+//! The variables of a template: the attributes of a lead by their names, `lead` with the fields of every lead, and `unsubscribe_url`.
 
 use std::{
     collections::HashMap,
@@ -14,11 +14,16 @@ use postrider_store::campaigns::send_jobs::Lead;
 use super::RenderError;
 
 /// The variables for a lead, or none for a post.
-pub(super) fn of(lead: Option<&Arc<Lead>>) -> Result<Value, RenderError> {
+pub(super) fn of(lead: Option<&Arc<Lead>>, unsubscribe_url: Option<&str>) -> Result<Value, RenderError> {
     let Some(lead) = lead else { return Ok(empty()) };
     let attributes = serde_json::from_str(lead.attributes.get())
         .map_err(|error| RenderError::Lead { part: "attributes", problem: error.to_string() })?;
-    Ok(Value::from_object(Variables { attributes, converted: Mutex::default(), lead: Arc::clone(lead) }))
+    Ok(Value::from_object(Variables {
+        attributes,
+        converted: Mutex::default(),
+        lead: Arc::clone(lead),
+        unsubscribe_url: unsubscribe_url.map(Value::from),
+    }))
 }
 
 /// No variables.
@@ -33,6 +38,7 @@ struct Variables {
     /// Converted values, so that a loop converts an attribute once.
     converted: Mutex<HashMap<String, Value>>,
     lead: Arc<Lead>,
+    unsubscribe_url: Option<Value>,
 }
 
 impl Object for Variables {
@@ -41,6 +47,9 @@ impl Object for Variables {
         // First, so that no attribute can replace the lead.
         if name == "lead" {
             return Some(Value::from_object(Fields(Arc::clone(&self.lead))));
+        }
+        if name == "unsubscribe_url" {
+            return self.unsubscribe_url.clone();
         }
         let attribute = self.attributes.get(name)?;
         let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,9 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Durati
 
 use futures::FutureExt;
 use postrider_model::{
-    DoubtClass, Finding, Limits, Manifest, Message, campaigns::limits::By, jobs::schedule::Zone,
+    Channel, DoubtClass, Finding, Limits, Manifest, Message,
+    campaigns::{limits::By, unsubscribe::PublicUrl},
+    jobs::schedule::Zone,
     seal::MasterKey,
 };
 use postrider_providers::{Account, Adapters};
@@ -23,7 +25,7 @@ use postrider_store::{
     campaigns::{
         doubts::Resolution,
         resolving::{self, AccountRef, CallToken, ClaimedDoubt, PutOff},
-        send_jobs,
+        send_jobs, unsubscribing,
     },
     postgres::pool,
 };
@@ -50,6 +52,8 @@ pub struct ResolverSettings {
     pub pause: Pause,
     /// Time between claims.
     pub poll_interval: Duration,
+    /// Public address of the installation, for links to unsubscribe: a repeat has the same one as the call.
+    pub public_url: Option<PublicUrl>,
 }
 
 impl Default for ResolverSettings {
@@ -60,6 +64,7 @@ impl Default for ResolverSettings {
             call_timeout: Duration::from_secs(60),
             pause: Pause { min: Duration::from_secs(2), max: Duration::from_secs(300) },
             poll_interval: Duration::from_secs(1),
+            public_url: None,
         }
     }
 }
@@ -281,7 +286,11 @@ impl Shared {
                 }
             }
         };
-        let message = same_message(claimed);
+        let link = match self.link(claimed).await {
+            Ok(link) => link,
+            Err(error) => return later(error.to_string()),
+        };
+        let message = same_message(claimed, link.as_deref());
         let facts = facts(adapter.manifest(), claimed, message.is_some());
         let look_up = || self.ask(claimed, async || provider.look_up(&claimed.doubt, message.as_ref()).await);
         match (step(&facts), &message) {
@@ -315,6 +324,20 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// The link to unsubscribe of an item, as its call had it.
+    async fn link(&self, claimed: &ClaimedDoubt) -> Result<Option<String>, StoreError> {
+        let (Some(base), Some(lead), Channel::Email) =
+            (&self.settings.public_url, &claimed.lead, claimed.doubt.channel())
+        else {
+            return Ok(None);
+        };
+        let (tenant, lead) = (claimed.doubt.tenant_id(), lead.id.0);
+        let mut transaction = pool::begin(&self.pool).await?;
+        let tokens = unsubscribing::tokens(&mut transaction, tenant, claimed.run_id, &[lead]).await?;
+        pool::commit(transaction).await?;
+        Ok(tokens.get(&lead).map(|token| base.unsubscribe(tenant, token)))
     }
 
     /// Checks that a repeat may be made. A repeat is a call like any other: it keeps the calling hours and the rate limit, and a resolver
@@ -403,10 +426,10 @@ fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
 /// The message as it was reserved; `None` if the lead or the template has changed since, because no other message may be sent under
 /// the same key. An item that an adoption put in doubt has no reserved message here, so the message is rendered as of now: a provider
 /// that deduplicates by the key treats it as the same (docs/decisions/0019-a-copy-waits-for-adopt.md).
-fn same_message(claimed: &ClaimedDoubt) -> Option<Message> {
+fn same_message(claimed: &ClaimedDoubt, link: Option<&str>) -> Option<Message> {
     let is_same = |message: &Message| match claimed.message_hash.as_deref() {
         Some(hash) => message.hash().as_slice() == hash,
         None => true,
     };
-    message_now(claimed.doubt.channel(), &claimed.content, claimed.lead.as_ref()).filter(is_same)
+    message_now(claimed.doubt.channel(), &claimed.content, claimed.lead.as_ref(), link).filter(is_same)
 }

@@ -283,6 +283,7 @@ fn message(news: &News, channel: Channel) -> Message {
             subject: subject.clone(),
             text: Some(body.clone()),
             html: None,
+            unsubscribe_url: None,
         },
     }
 }

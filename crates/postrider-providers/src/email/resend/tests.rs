@@ -36,6 +36,7 @@ fn a_mail_is_what_resend_describes() {
         "html": "<p>Hello.</p>",
         "text": "Hello.",
         "reply_to": "desk@example.com",
+        "tags": [{ "name": "postrider_key", "value": key().as_str() }],
     });
     assert_eq!(serde_json::from_str::<Value>(body(&request)).unwrap(), expected);
 
@@ -46,11 +47,25 @@ fn a_mail_is_what_resend_describes() {
         subject: "S".into(),
         text: Some("T".into()),
         html: None,
+        unsubscribe_url: None,
     };
     let request = open(&json!({ "from": "news@example.com" })).request(&key(), &plain).unwrap();
+    let tag = format!(r#""tags":[{{"name":"postrider_key","value":"{}"}}]"#, key());
     assert_eq!(
         body(&request),
-        r#"{"from":"news@example.com","to":"a@example.com","subject":"S","text":"T"}"#
+        format!(r#"{{"from":"news@example.com","to":"a@example.com","subject":"S","text":"T",{tag}}}"#)
+    );
+    let linked = Message::Email {
+        to: "a@example.com".into(),
+        subject: "S".into(),
+        text: Some("T".into()),
+        html: None,
+        unsubscribe_url: Some("https://example.com/u/a".into()),
+    };
+    let request = resend.request(&key(), &linked).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(body(&request)).unwrap()["headers"],
+        json!({ "List-Unsubscribe": "<https://example.com/u/a>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click" })
     );
     for other in [voice(), social()] {
         assert_eq!(resend.request(&key(), &other).err().unwrap().kind(), "rejected");
@@ -89,6 +104,26 @@ fn an_account_has_a_sender_and_a_key() {
                 "re_hunter2",
                 "a private address",
             ),
+            (false, good(), r#"{"webhook_secret": "whsec_x"}"#, "the secret lacks a part"),
+            (false, good(), r#"{"api_key": "re_1", "hook": "x"}"#, "the secret lacks a part"),
+            (false, good(), r#"{"api_key": "re_1""#, "the secret is not JSON"),
+            (
+                false,
+                good(),
+                r#"{"api_key": "re_1", "webhook_secret": "x"}"#,
+                "`webhook_secret` of the secret does not begin with `whsec_`",
+            ),
         ],
     );
+    for secret in [
+        r#"{"api_key": "re_hunter2"}"#,
+        r#"{"api_key": "re_hunter2", "webhook_secret": ""}"#,
+        r#"{"api_key": "re_hunter2", "webhook_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}"#,
+    ] {
+        let (settings, secret) = (good(), SecretString::from(secret));
+        let account = Account { id: ProviderAccountId::new(), settings: &settings, secret: &secret };
+        let opened = Resend::new(&client(true), &account).ok().unwrap();
+        assert_eq!(opened.token, "Bearer re_hunter2");
+        assert_eq!(opened.webhooks.is_some(), secret.expose_secret().contains("whsec_"));
+    }
 }

@@ -45,7 +45,7 @@ impl Mail {
 
 /// Writes a mail. The error is the reason why the message cannot be a mail.
 pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Result<Mail, String> {
-    let Message::Email { to, subject, text, html } = message else {
+    let Message::Email { to, subject, text, html, unsubscribe_url } = message else {
         return Err(format!("smtp carries e-mail and no {} messages", message.channel()));
     };
     let to = address(to).map_err(|wrong| format!("the lead's address {wrong}"))?;
@@ -67,6 +67,10 @@ pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Resu
     if let Some(reply_to) = &sender.reply_to {
         builder = builder.reply_to(reply_to.clone());
     }
+    for (name, value) in unsubscribing(unsubscribe_url.as_deref())? {
+        let name = HeaderName::new_from_ascii_str(name);
+        builder = builder.raw_header(HeaderValue::dangerous_new_pre_encoded(name, value.clone(), value));
+    }
     let composed = match (text, html) {
         (None, None) => return Err("the message has neither text nor HTML".to_owned()),
         (Some(text), None) => builder.singlepart(part(ContentType::TEXT_PLAIN, text)?),
@@ -85,6 +89,18 @@ pub fn compose(sender: &Sender, key: &IdempotencyKey, message: &Message) -> Resu
         }
     }
     Ok(Mail { from: from.to_string(), to: to.to_string(), id, bytes })
+}
+
+/// The headers by which a mail client offers to unsubscribe (RFC 2369, RFC 8058). The link is not folded, because clients read it whole.
+pub fn unsubscribing(url: Option<&str>) -> Result<Vec<(&'static str, String)>, String> {
+    let Some(url) = url else { return Ok(Vec::new()) };
+    if !url.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>,".contains(&byte)) {
+        return Err("the link to unsubscribe holds a character that a header cannot carry".to_owned());
+    }
+    Ok(vec![
+        ("List-Unsubscribe", format!("<{url}>")),
+        ("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned()),
+    ])
 }
 
 /// The subject for a header: unchanged if that is safe, otherwise in encoded words (RFC 2047). lettre does not encode a word

@@ -41,7 +41,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use url::Host;
 
-pub(super) use self::compose::mailbox;
+pub(super) use self::compose::{mailbox, unsubscribing};
 use self::{
     compose::{Mail, Sender, compose},
     connection::{Connection, ConnectionError, Reply},

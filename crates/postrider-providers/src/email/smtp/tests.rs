@@ -37,7 +37,7 @@ fn key() -> IdempotencyKey {
 
 fn email(to: &str) -> Message {
     let text = Some(".\r\nHello.".to_owned());
-    Message::Email { to: to.to_owned(), subject: "Hello".to_owned(), text, html: None }
+    Message::Email { to: to.to_owned(), subject: "Hello".to_owned(), text, html: None, unsubscribe_url: None }
 }
 
 fn open(client: &GuardedClient, settings: &Value, password: &str) -> Result<Server, InvalidAccount> {

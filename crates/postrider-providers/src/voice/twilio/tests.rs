@@ -131,19 +131,27 @@ fn read(
     key: &str,
     signature: Option<String>,
     body: &str,
-) -> Result<Echo, CallbackRefused> {
+) -> Result<Option<Echo>, CallbackRefused> {
     let (settings, secret) = (settings(callback_url), SecretString::from(TOKEN));
     let headers: Vec<_> =
         signature.map(|signature| ("x-twilio-signature".to_owned(), signature)).into_iter().collect();
     let account = Account { id: ACCOUNT, settings: &settings, secret: &secret };
-    let callback = Callback { path_and_query: path, key, headers: &headers, body: body.as_bytes() };
+    let callback =
+        Callback { path_and_query: path, key: Some(key), headers: &headers, body: body.as_bytes(), now: NOW };
     TwilioAdapter::new(&client(true)).read_callback(&account, &callback)
 }
 
 #[test]
 fn a_callback_with_twilios_signature_is_accepted() {
     let (key, path) = (key().to_string(), path());
-    let echo = Echo { message_id: "CA1".to_owned(), status: "no-answer".to_owned(), proves_action: true };
+    let delivery = Delivery { status: DeliveryStatus::NoAnswer, detail: None, at: None, suppresses: None };
+    let echo = Some(Echo {
+        key: key.clone(),
+        message_id: "CA1".to_owned(),
+        status: "no-answer".to_owned(),
+        proves_action: true,
+        delivery: Some(delivery),
+    });
     for (callback_url, signed) in [
         ("https://postrider.example.com", "https://postrider.example.com"),
         ("https://postrider.example.com/", "https://postrider.example.com"),
@@ -159,6 +167,65 @@ fn a_callback_with_twilios_signature_is_accepted() {
     let with_query = format!("{path}?a=1");
     let signed = signature("https://postrider.example.com", &with_query);
     assert_eq!(read("https://postrider.example.com", &with_query, &key, Some(signed), BODY), Ok(echo));
+}
+
+// The values of `CallStatus` and `AnsweredBy` in Twilio's description.
+#[test]
+fn every_call_status_becomes_a_delivery_status() {
+    use DeliveryStatus::{
+        Accepted, Answered, AnsweredByMachine, Busy, Canceled, Completed, Failed, NoAnswer, Ringing,
+    };
+    for (status, answered_by, sip, expected, detail) in [
+        ("queued", "", "", Some(Accepted), None),
+        ("initiated", "", "", Some(Accepted), None),
+        ("ringing", "", "", Some(Ringing), None),
+        ("in-progress", "", "", Some(Answered), None),
+        ("in-progress", "human", "", Some(Answered), None),
+        ("in-progress", "machine_start", "", Some(AnsweredByMachine), Some("machine_start")),
+        ("completed", "", "200", Some(Completed), None),
+        ("completed", "unknown", "", Some(Completed), None),
+        ("completed", "machine_end_beep", "200", Some(AnsweredByMachine), Some("machine_end_beep")),
+        ("completed", "fax", "", Some(AnsweredByMachine), Some("fax")),
+        ("busy", "", "486", Some(Busy), Some("SIP 486")),
+        ("no-answer", "", "487", Some(NoAnswer), Some("SIP 487")),
+        ("failed", "", "404", Some(Failed), Some("SIP 404")),
+        ("canceled", "", "", Some(Canceled), None),
+        ("on-hold", "", "", None, None),
+    ] {
+        let read = delivery(status, |name| {
+            let value = match name {
+                "AnsweredBy" => answered_by,
+                "SipResponseCode" => sip,
+                "Timestamp" => "Mon, 02 Feb 2026 02:40:00 +0000",
+                _ => "",
+            };
+            (!value.is_empty()).then(|| value.to_owned())
+        });
+        assert_eq!(read.as_ref().map(|read| read.status), expected, "{status} {answered_by}");
+        let Some(read) = read else { continue };
+        assert_eq!((read.detail.as_deref(), read.at, read.suppresses), (detail, Some(NOW), None), "{status}");
+    }
+}
+
+#[test]
+fn machines_are_detected_where_the_account_asks_for_it() {
+    let form = |more: Value| {
+        let mut settings = settings("https://postrider.example.com");
+        settings["machine_detection"] = more;
+        body(&open(&settings).request(TENANT, &key(), &voice()).unwrap()).to_owned()
+    };
+    assert!(form(json!(true)).ends_with("&MachineDetection=Enable"));
+    assert!(!form(json!(false)).contains("MachineDetection"));
+}
+
+#[test]
+fn the_address_of_the_account_takes_no_callbacks_about_calls() {
+    let (settings, secret) = (settings("https://postrider.example.com"), SecretString::from(TOKEN));
+    let account = Account { id: ACCOUNT, settings: &settings, secret: &secret };
+    let callback =
+        Callback { path_and_query: "/callback", key: None, headers: &[], body: BODY.as_bytes(), now: NOW };
+    let refused = TwilioAdapter::new(&client(true)).read_callback(&account, &callback);
+    assert_eq!(refused, Err(CallbackRefused::NotTaken));
 }
 
 #[test]

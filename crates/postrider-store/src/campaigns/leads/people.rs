@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     Pool, StoreError,
-    campaigns::items::Item,
+    campaigns::{deliveries::Delivery, items::Item},
     postgres::{pool, unprepared::unprepared, values::word},
 };
 
@@ -103,6 +103,11 @@ pub async fn items(
                     created_at: row.created_at.to_jiff(),
                     finalized_at: row.finalized_at.map(jiff_sqlx::Timestamp::to_jiff),
                     doubted_since: row.doubted_since.map(jiff_sqlx::Timestamp::to_jiff),
+                    delivery: Delivery::of(
+                        row.delivery_status.as_deref(),
+                        row.delivery_detail,
+                        row.delivery_at,
+                    )?,
                 },
             })
         })

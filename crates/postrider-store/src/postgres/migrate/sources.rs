@@ -97,11 +97,13 @@ const SOURCES: &[Source] = sources![
     Replaceable "events/functions/operate.sql",
 
     Replaceable "campaigns/functions/access.sql",
+    Replaceable "campaigns/functions/deliveries.sql",
     Replaceable "campaigns/functions/guards.sql",
     Replaceable "campaigns/functions/keys.sql",
     Replaceable "campaigns/functions/history.sql",
     Replaceable "campaigns/functions/audience.sql",
     Replaceable "campaigns/functions/people.sql",
+    Replaceable "campaigns/functions/unsubscribe.sql",
     Replaceable "campaigns/functions/create.sql",
     Replaceable "campaigns/functions/deploy.sql",
     Replaceable "campaigns/functions/claim.sql",

@@ -99,6 +99,7 @@ impl Operation {
             "{control}" => "start".to_owned(),
             "{provider}" => "sim".to_owned(),
             "{key}" => "some-key".to_owned(),
+            "{token}" => "A".repeat(64),
             part => part.to_owned(),
         };
         let path = self.path.split('/').map(fill).collect::<Vec<_>>().join("/");

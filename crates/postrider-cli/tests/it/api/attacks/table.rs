@@ -102,6 +102,10 @@ pub const ATTACKS: &[Attack] = &[
     attack("metrics", Needs::Nothing, Names::Nothing, Sent::Nothing, 200),
     // The simulated provider takes no callbacks.
     attack("receive_callback", Needs::Signature, Names::Account, Sent::Bytes(b"Status=delivered"), 404),
+    attack("receive_account_callback", Needs::Signature, Names::Account, Sent::Bytes(b"{}"), 404),
+    // No token of this kind is signed.
+    attack("show_unsubscribe_page", Needs::Signature, Names::Account, Sent::Nothing, 404),
+    attack("unsubscribe", Needs::Signature, Names::Account, Sent::Bytes(b"List-Unsubscribe=One-Click"), 404),
     // Nor does anybody chat there.
     attack("receive_channel_webhook", Needs::Signature, Names::Account, Sent::Bytes(b"{}"), 404),
     attack("verify_channel_webhook", Needs::Signature, Names::Account, Sent::Nothing, 404),

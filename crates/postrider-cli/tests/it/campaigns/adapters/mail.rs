@@ -101,7 +101,13 @@ async fn every_mail_arrives_as_it_was_rendered() -> anyhow::Result<()> {
     let reservations = reservations(&stage, mails.len()).await?;
     for (reservation, (subject, text, html)) in reservations.iter().zip(&mails) {
         let (to, key) = ("a@example.com".to_owned(), reservation.key().as_str());
-        let message = Message::Email { to, subject: subject.clone(), text: text.clone(), html: html.clone() };
+        let message = Message::Email {
+            to,
+            subject: subject.clone(),
+            text: text.clone(),
+            html: html.clone(),
+            unsubscribe_url: None,
+        };
         let outcome = provider.call(reservation, &message).await;
 
         let what = format!("{subject:.60} {text:.60?} {html:.60?}");

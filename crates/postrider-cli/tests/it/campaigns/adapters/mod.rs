@@ -70,7 +70,7 @@ async fn reservations(stage: &Stage, count: usize) -> anyhow::Result<Vec<Reserva
 
 fn email(to: &str) -> Message {
     let text = Some("Hello.\n.\n".to_owned());
-    Message::Email { to: to.to_owned(), subject: "Hello".to_owned(), text, html: None }
+    Message::Email { to: to.to_owned(), subject: "Hello".to_owned(), text, html: None, unsubscribe_url: None }
 }
 
 /// `postrider sim` with both of its faces.

@@ -20,6 +20,7 @@ mod limits;
 mod people;
 mod phases;
 mod plans;
+mod reports;
 mod resolve;
 mod resolving;
 mod retaining;

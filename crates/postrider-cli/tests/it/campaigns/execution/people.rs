@@ -110,6 +110,8 @@ async fn after_an_erasure_a_dump_has_nothing_of_the_person_and_the_certificate_a
         format!(
             "insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
              select tenant_id, '{account}', idempotency_key, 'theirs', 'done', true from execution.channel_outbox;
+             insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, detail, reported_at)
+             select tenant_id, id, run_id, 'bounced', 'theirs', '550 no {MAIL}', now() from execution.channel_outbox;
              insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
              values ('{}', 'me', 'lead.suppressed', 'lead:{lead}', '{NAME} called'), ('{}', 'me', 'other', 'other', 'wrote to {PHONE}')",
             stage.own.id, stage.own.id

@@ -236,7 +236,7 @@ async fn call_back(
     proves: bool,
 ) -> Result<String, sqlx::Error> {
     let sql = format!(
-        "select execution.record_callback(tenancy.current_tenant_id(), '{account}', '{key}', 'CA1', 'ringing', {proves})"
+        "select verdict from execution.record_callback(tenancy.current_tenant_id(), '{account}', '{key}', 'CA1', 'ringing', {proves})"
     );
     stage.ask(tenant, sql).await
 }

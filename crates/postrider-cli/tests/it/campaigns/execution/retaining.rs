@@ -68,6 +68,11 @@ async fn an_old_run_loses_its_rows_and_keeps_its_certificate_and_no_key_is_reser
     let (old, jobs) = sent(&stage, stage.own, 8).await?;
     let (young, _) = sent(&stage, stage.own, 2).await?;
     let (theirs, _) = sent(&stage, other, 2).await?;
+    let reports =
+        "insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
+        select tenant_id, id, run_id, case status when 'sent' then 'delivered' else 'bounced' end, 'm', now()
+          from execution.channel_outbox";
+    execute(&stage.admin, reports).await?;
     age(&stage, old, "31 days").await?;
     let before = certificate(&stage, stage.own, old).await?;
     assert_eq!(before, ["partial/8/7/1/0/0/t 8/7/1/0/3"]);
@@ -93,7 +98,13 @@ async fn an_old_run_loses_its_rows_and_keeps_its_certificate_and_no_key_is_reser
     let lines = std::fs::read_to_string(directory.path().join(&name))?;
     let lines: Vec<Value> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let kinds = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).count();
-    assert_eq!(["run", "certificate", "job", "item"].map(kinds), [1, 1, 3, 8]);
+    assert_eq!(["run", "certificate", "job", "item", "delivery"].map(kinds), [1, 1, 3, 8, 8]);
+    // The counts of delivery statuses stay with the certificate.
+    let counts = "select deliveries::text from execution.run_archives";
+    assert_eq!(texts(&stage.admin, counts).await?, [r#"{"bounced": 1, "delivered": 7}"#]);
+    let statuses = format!("select count(*) from execution.deliveries where run_id = '{old}'");
+    assert_eq!(number(&stage.admin, statuses).await?, 0);
+    assert_eq!(number(&stage.admin, "select count(*) from execution.deliveries").await?, 4);
     let mut exported: Vec<&str> =
         lines.iter().filter_map(|line| line["row"]["idempotency_key"].as_str()).collect();
     exported.sort_unstable();
@@ -115,6 +126,7 @@ async fn an_old_run_loses_its_rows_and_keeps_its_certificate_and_no_key_is_reser
     // Its row and certificate stay as they are.
     for attempt in [
         "update execution.run_archives set sent = 8",
+        "update execution.run_archives set deliveries = '{}'",
         "update execution.run_archives set removed_at = null",
         "delete from execution.run_archives",
         "truncate execution.run_archives",

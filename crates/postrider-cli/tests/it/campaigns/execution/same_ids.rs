@@ -34,10 +34,13 @@ const TABLES: &[&str] = &[
     "execution.channel_outbox",
     "execution.doubts",
     "execution.provider_callbacks",
+    "execution.deliveries",
     "execution.account_states",
     "execution.campaign_audit_log",
     "execution.campaign_events",
     "execution.run_archives",
+    "execution.suppression_keys",
+    "execution.list_suppressions",
 ];
 
 const CLAIM_SECOND_JOB: &str = "select from execution.claim_queued_jobs('{t}', 'v')";
@@ -130,6 +133,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "('{t}', array['{item0}']::uuid[], 'sent', array['m'], 'they say so', 'me')",
     ),
     ("record_callback", "", "('{t}', '{account}', '{key0}', 'm', 'done', true)"),
+    (
+        "record_callback",
+        "",
+        "('{t}', '{account}', '{key0}', 'm', 'done', true, 'bounced', 'why', now(), 'hard bounce', true)",
+    ),
     ("note_progress", PROGRESS, "('{t}', 'w')"),
     (
         "tend_phase",
@@ -162,6 +170,14 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "select execution.suppress_lead('{t}', '{lead}', 'why', 'me')",
         "('{t}', '{lead}', 'asked for it', 'me')",
     ),
+    ("suppress_on_list", "", "('{t}', '{lead}', '{list}', 'why', 'me')"),
+    (
+        "unsuppress_on_list",
+        "select execution.suppress_on_list('{t}', '{lead}', '{list}', 'why', 'me')",
+        "('{t}', '{lead}', '{list}', 'asked for it', 'me')",
+    ),
+    ("unsubscribe", "", "('{t}', '{token}', 'list', 'why')"),
+    ("unsubscribe", "", "('{t}', '{token}', 'workspace', 'why')"),
     ("begin_erasure", "", "('{t}', '{lead}')"),
     (
         "erase_lead",
@@ -192,6 +208,8 @@ const READS: &[(&str, &str, &str)] = &[
     ("launch_evidence", OPEN_CIRCUIT, "('{t}', '{run}')"),
     ("old_runs", AGE_RUN, "('{t}', now() - interval '25 hours')"),
     ("find_leads", OPEN_CIRCUIT, "('{t}', '{email}')"),
+    ("unsubscribe_tokens", OPEN_CIRCUIT, "('{t}', '{run}', array['{lead}']::uuid[])"),
+    ("unsubscribe_subject", OPEN_CIRCUIT, "('{t}', '{token}')"),
 ];
 
 impl Subject {
@@ -217,7 +235,19 @@ impl Subject {
         finalize(&stage.worker, own.id, "w", &[(items[0], "in_doubt")]).await?;
         let job2 =
             format!("select id::text from execution.job_queue where status = 'queued' and run_id = '{run}'");
+        let token = format!(
+            "select (execution.unsubscribe_tokens('{}', '{run}', array['{}'::uuid]))[1]",
+            own.id, job.item_ids[0]
+        );
+        let list = format!(
+            "select list.name from execution.campaign_runs as run
+                    join execution.campaign_phases as phase on phase.id = run.phase_id
+                    join execution.lead_lists as list on list.id = phase.list_id
+              where run.id = '{run}'"
+        );
         let names = vec![
+            ("token", texts(&stage.admin, token).await?.concat()),
+            ("list", texts(&stage.admin, list).await?.concat()),
             ("t", own.id.to_string()),
             ("workspace", own.workspace.to_string()),
             ("campaign", campaign.to_string()),

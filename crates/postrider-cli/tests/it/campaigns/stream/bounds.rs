@@ -119,7 +119,7 @@ async fn readers_that_do_not_read_cost_no_memory_and_are_cut_off() -> anyhow::Re
     Ok(())
 }
 
-pub(super) fn resident_mb(pid: u32) -> anyhow::Result<f64> {
+pub fn resident_mb(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)

@@ -1,6 +1,6 @@
 //! The live stream of a campaign's history, as its readers meet it.
 
-mod bounds;
+pub mod bounds;
 pub mod client;
 mod cutter;
 mod lives;

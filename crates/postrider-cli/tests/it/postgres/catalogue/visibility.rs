@@ -109,12 +109,15 @@ impl Tenant {
              values ('{item}', '{id}', '{account}', 'smtp', '{campaign}', now());
              insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
              values ('{id}', '{account}', 'key', 'theirs', 'done', true);
+             insert into execution.deliveries (tenant_id, outbox_id, run_id, status, message_id, reported_at)
+             values ('{id}', '{item}', '{run}', 'delivered', 'theirs', now());
              insert into execution.account_states (tenant_id, account_id) values ('{id}', '{account}');
              insert into execution.erasures (tenant_id, lead_id, actor, items, messages) values ('{id}', '{lead}', 'a test', 0, 0);
-             insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
-             select '{id}', fresh.inner_pad, fresh.outer_pad from tenancy.new_hmac_key() as fresh;
              insert into execution.suppressed_addresses (tenant_id, workspace_id, hash, suppressed_at)
              values ('{id}', '{workspace}', sha256('{name}'), now());
+             insert into execution.list_suppressions (tenant_id, list_id, lead_id, reason) values ('{id}', '{list}', '{lead}', 'why');
+             insert into execution.suppressed_list_addresses (tenant_id, list_id, hash, suppressed_at)
+             values ('{id}', '{list}', sha256('{name}'), now());
              -- The run has not ended, so its guard would refuse this.
              set local session_replication_role = replica;
              insert into execution.run_archives (tenant_id, run_id, jobs_completed, jobs_dead, sent, called, posted, failed, skipped, missing)

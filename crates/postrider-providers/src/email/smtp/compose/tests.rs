@@ -16,7 +16,13 @@ fn sender(from: &str) -> Sender {
 
 fn email(to: &str, subject: &str, text: Option<&str>, html: Option<&str>) -> Message {
     let owned = |text: Option<&str>| text.map(str::to_owned);
-    Message::Email { to: to.to_owned(), subject: subject.to_owned(), text: owned(text), html: owned(html) }
+    Message::Email {
+        to: to.to_owned(),
+        subject: subject.to_owned(),
+        text: owned(text),
+        html: owned(html),
+        unsubscribe_url: None,
+    }
 }
 
 fn composed(subject: &str, text: &str) -> Result<String, String> {
@@ -145,5 +151,30 @@ fn a_sender_has_a_name_or_not() {
     ] {
         let parsed = mailbox(input).unwrap();
         assert_eq!((parsed.name.as_deref(), parsed.email.as_ref()), (name, email), "{input}");
+    }
+}
+
+#[test]
+fn a_mail_offers_to_unsubscribe_with_one_click() {
+    let linked = |url: &str| {
+        let message = Message::Email {
+            to: "ann@example.com".to_owned(),
+            subject: "Hello".to_owned(),
+            text: Some("Hello.".to_owned()),
+            html: None,
+            unsubscribe_url: Some(url.to_owned()),
+        };
+        let sender = Sender { from: mailbox("news@example.com").unwrap(), reply_to: None };
+        compose(&sender, &IdempotencyKey::from_row("0123456789abcdef".repeat(4)), &message)
+    };
+    let url = format!("https://example.com/api/v2/tenants/t/unsubscribe/{}", "a".repeat(64));
+    let mail = String::from_utf8(linked(&url).unwrap().bytes).unwrap();
+    let head = mail.split("\r\n\r\n").next().unwrap();
+    assert!(head.contains(&format!("\r\nList-Unsubscribe: <{url}>\r\n")), "{head}");
+    assert!(head.contains("\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"), "{head}");
+    for bad in
+        ["https://example.com/>\r\nBcc: b@example.com", "https://example.com/ a", "https://example.com/,<b>"]
+    {
+        assert!(linked(bad).is_err(), "{bad}");
     }
 }

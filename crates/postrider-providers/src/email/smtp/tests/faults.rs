@@ -110,8 +110,9 @@ async fn a_connection_that_breaks_during_the_text_is_not_sent() {
         let Message::Email { to, subject, .. } = email("a@example.com") else { unreachable!() };
         // More than the buffers of the connection hold.
         let text = Some("0123456789\n".repeat(1_200_000));
-        let outcome =
-            account(&OPEN, server.port).send(&key(), &Message::Email { to, subject, text, html: None }).await;
+        let outcome = account(&OPEN, server.port)
+            .send(&key(), &Message::Email { to, subject, text, html: None, unsubscribe_url: None })
+            .await;
         assert_eq!(outcome.kind(), "not_sent", "{fault:?}: {outcome:?}");
         assert_eq!(server.transcript().await.connections, 1);
     }
