@@ -103,6 +103,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(assets::list, assets::create))
         .routes(routes!(assets::get))
         .routes(routes!(campaigns::list, campaigns::create))
+        .routes(routes!(campaigns::check::check))
         .routes(routes!(campaigns::get))
         .routes(routes!(history::list))
         .routes(routes!(runs::list))

@@ -461,6 +461,8 @@ pub const CONTRACTS: &[Contract] = &[
                     ("progress", "numeric(4,1)"),
                     ("progress_reported", "numeric(4,1)"),
                     ("due", "text"),
+                    ("changed_sequence", "bigint"),
+                    ("canceled_run_id", "uuid"),
                 ],
                 words: &[Words {
                     column: "status",

@@ -373,6 +373,7 @@ impl Process<'_> {
             serves_metrics: metrics_listener.is_none(),
             sending_waits: waits.map(Into::into),
             adapters,
+            call_max: wire::call_max(config),
             callbacks,
             ingress,
             jobs,

@@ -164,14 +164,16 @@ begin
         exception when lock_not_available then
             continue;
         end;
-        if exists (select
-                     from execution.campaign_runs as run
-                          join execution.campaign_phases as phase
-                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                    where run.tenant_id = p_tenant_id
-                      and run.id = v_job.run_id
-                      and phase.status = 'paused'
-                      for share of phase)
+        if execution.is_canceled(p_tenant_id, v_job.run_id) then
+            perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0', null);
+        elsif exists (select
+                        from execution.campaign_runs as run
+                             join execution.campaign_phases as phase
+                               on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                       where run.tenant_id = p_tenant_id
+                         and run.id = v_job.run_id
+                         and phase.status = 'paused'
+                         for share of phase)
         then
             -- The worker did not release the send job when its phase was paused. That uses up no attempt.
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
@@ -223,7 +225,7 @@ end
 $$;
 comment on function execution.requeue_overdue_jobs(uuid, text) is
     'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to '
-    '100 retries that are due. Items that such a worker had reserved become in doubt.';
+    '100 retries that are due. Items that such a worker had reserved become in doubt. Send jobs of a canceled run end.';
 revoke all on function execution.requeue_overdue_jobs(uuid, text) from public;
 grant execute on function execution.requeue_overdue_jobs(uuid, text) to postrider_worker;
 

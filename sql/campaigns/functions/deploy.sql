@@ -22,7 +22,8 @@ comment on function execution.runs_since_all(uuid, uuid) is
 revoke all on function execution.runs_since_all(uuid, uuid) from public;
 
 create or replace function execution.create_run(
-    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text)
+    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text,
+    p_include_canceled boolean default false)
 returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -49,7 +50,8 @@ begin
     -- The audience, ordered by id. Of several leads with the same address only the first is addressed, so that a
     -- person who is in a list twice gets one message. A social phase without a list is one post.
     if p_cause = 'retry' then
-        -- Exclude recipients that got the message in any of these runs, or may have.
+        -- Exclude recipients that got the message in any of these runs, or may have. Without p_include_canceled also those that
+        -- no run tried.
         select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
           into v_audience, v_members
           from (select item.recipient_id
@@ -57,7 +59,9 @@ begin
                  where item.tenant_id = p_tenant_id
                    and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
-                having bool_and(item.status = 'failed')) as failed;
+                having bool_and(item.status = 'failed'
+                                or execution.was_canceled(item.status, item.error, item.reserved_by))
+                   and (p_include_canceled or bool_or(item.status = 'failed'))) as failed;
         if v_members = 0 then
             return null;
         end if;
@@ -124,10 +128,11 @@ begin
     return p_run_id;
 end
 $$;
-comment on function execution.create_run(uuid, uuid, uuid, text, integer, text) is
+comment on function execution.create_run(uuid, uuid, uuid, text, integer, text, boolean) is
     'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that '
-    'certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
-revoke all on function execution.create_run(uuid, uuid, uuid, text, integer, text) from public;
+    'certainly failed, with p_include_canceled also of those that were canceled. Returns null if a retry has no such items. '
+    'The caller has locked the campaign.';
+revoke all on function execution.create_run(uuid, uuid, uuid, text, integer, text, boolean) from public;
 
 create or replace function execution.start_phase(
     p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text,

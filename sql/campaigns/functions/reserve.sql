@@ -146,14 +146,14 @@ begin
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
-    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause that has
-    -- committed is seen here; a pause that commits later waits for these locks before it answers
-    -- (await_reservations).
+    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause or a cancel that has
+    -- committed is seen here; one that commits later waits for these locks before it answers (await_reservations). After a
+    -- retry the phase is in progress again, but not its canceled run.
     for v_place in
         select begun.n::integer
           from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
                cross join lateral (
-                   select phase.status
+                   select phase.status, phase.canceled_run_id
                      from execution.campaign_runs as run
                           join execution.campaign_phases as phase
                             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
@@ -161,6 +161,7 @@ begin
                       and run.id = begun.run_id
                    offset 0) as phase
          where phase.status <> 'in_progress'
+            or phase.canceled_run_id = begun.run_id
     loop
         windows[v_place] := 'paused';
         v_places := array_replace(v_places, v_place, null);
@@ -230,7 +231,7 @@ comment on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
     'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
     'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
-    'send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
+    'send job) or paused (the phase is not in progress, or the run was canceled) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])

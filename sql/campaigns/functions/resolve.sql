@@ -37,7 +37,7 @@ grant execute on function execution.tenants_with_due_doubts(text[], integer, uui
 
 -- `p_except_accounts` are accounts of which the resolver has enough claims already. `secret_is_newer`: the secret of
 -- the account was changed after the call, so the provider may now see another account than the one that was called.
--- `is_suppressed`: the lead, or another lead with its address, is suppressed.
+-- `is_suppressed`: the lead, or another lead with its address, is suppressed, or the run was canceled.
 create or replace function execution.claim_doubts(
     p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval,
     p_except_accounts uuid[] default '{}')
@@ -115,7 +115,8 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or execution.is_canceled(p_tenant_id, item.run_id),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -196,7 +197,7 @@ begin
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
-    -- A paused phase starts no call, and repeats none.
+    -- A paused or canceled phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
                       join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
@@ -204,7 +205,7 @@ begin
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
                 where item.tenant_id = p_tenant_id
                   and item.id = p_outbox_id
-                  and phase.status = 'paused')
+                  and (phase.status = 'paused' or phase.canceled_run_id = run.id))
     then
         return query select false, 30.0::double precision;
         return;
@@ -265,7 +266,7 @@ end
 $$;
 comment on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) is
     'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait '
-    'before it is used; or false, and the time until the next try. A paused phase gets none.';
+    'before it is used; or false, and the time until the next try. A paused phase and a canceled run get none.';
 revoke all on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) from public;
 grant execute on function
     execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision)

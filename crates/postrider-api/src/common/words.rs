@@ -32,8 +32,9 @@ words! {
     PhaseKind { Delivery, External }
     /// The state of a phase.
     PhaseStatus { NotStarted, InProgress, Paused, Completed, Failed }
-    /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
-    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
+    /// Control of a phase. `complete` and `fail` are for phases that another service carries out, `cancel` for those that Postrider
+    /// delivers.
+    PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Cancel, Complete, Fail }
     /// Cause of a run.
     RunCause { Start, Retry, Rerun }
     /// The state of a run.

@@ -5,6 +5,7 @@
 pub const COMMANDS: &[&str] = &[
     "accounts check",
     "accounts list",
+    "campaign check",
     "campaign export",
     "campaign failures",
     "campaign status",
@@ -58,6 +59,7 @@ mod tests {
         "accounts remove",
         "accounts rotate",
         "adopt",
+        "campaign cancel",
         "campaign complete",
         "campaign create",
         "campaign deploy",

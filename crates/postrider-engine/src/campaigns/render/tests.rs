@@ -46,10 +46,10 @@ fn a_message_is_filled_in_from_the_lead() {
 #[test]
 fn a_missing_attribute_fails_the_item() {
     let error = email(json!({ "subject": "Hello {{ name }}", "text": "t" }), json!({})).unwrap_err();
-    assert!(matches!(&error, RenderError::Lead { part: "subject", .. }), "{error}");
+    assert!(matches!(&error, RenderError::Undefined { part: "subject", name } if name == "name"), "{error}");
     let nested =
         email(json!({ "subject": "s", "text": "{{ order.id }}" }), json!({ "order": {} })).unwrap_err();
-    assert!(matches!(&nested, RenderError::Lead { part: "text", .. }), "{nested}");
+    assert!(matches!(&nested, RenderError::Undefined { part: "text", name } if name == "order.id"), "{nested}");
 }
 
 #[test]
