@@ -1,7 +1,14 @@
 // Questions to the generated tables. A mismatch with the words of the API does not compile.
 
 import type { PhaseKind, PhaseStatus, PhaseTrigger } from "../api/campaigns";
-import { CONTROL_STEPS, EVENT_SETS, ITEM_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS, TRIGGER_KINDS } from "./machines.gen";
+import {
+  CONTROL_STEPS,
+  EVENT_SETS,
+  ITEM_TRANSITIONS,
+  PHASE_MACHINE,
+  RUN_TRANSITIONS,
+  TRIGGER_KINDS,
+} from "./machines.gen";
 
 const machine: readonly (readonly [PhaseStatus, PhaseTrigger, PhaseStatus])[] = PHASE_MACHINE;
 const steps: readonly (readonly [PhaseStatus, PhaseTrigger, readonly PhaseTrigger[]])[] = CONTROL_STEPS;

@@ -160,9 +160,7 @@ impl From<PhaseReport> for PhaseCheck {
             audience: report.audience.map(audience),
             renders: report.renders.map(renders),
             account: report.account.map(account),
-            estimate: report
-                .estimate
-                .map(|Estimate { seconds, because }| EstimateCheck { seconds, because }),
+            estimate: report.estimate.map(|Estimate { seconds, because }| EstimateCheck { seconds, because }),
             warnings: report.warnings,
         }
     }

@@ -161,7 +161,8 @@ impl Checker<'_> {
                         }
                         _ => {
                             if !errors.iter().any(|error| error.at == Some(at) && error.field == "list") {
-                                report.warn(format!("the list `{list}` was not counted: that takes too long"));
+                                report
+                                    .warn(format!("the list `{list}` was not counted: that takes too long"));
                             }
                             &[]
                         }
@@ -200,7 +201,11 @@ impl Checker<'_> {
         let (leads, is_post) = (leads.to_vec(), phase.list.is_none());
         let rendering = tokio::task::spawn_blocking(move || {
             let template = Template::compile(channel, &content).ok()?;
-            Some(if is_post { render_post(&template) } else { render_sample(&template, channel, &leads, within) })
+            Some(if is_post {
+                render_post(&template)
+            } else {
+                render_sample(&template, channel, &leads, within)
+            })
         });
         // The template engine catches its own panics. After another one the sample counts as not rendered.
         Ok(rendering.await.unwrap_or(None))
@@ -240,7 +245,8 @@ impl Checker<'_> {
         };
         let limits = Limits::read(&account.limits).ok()?;
         let now = Timestamp::now();
-        let begins = phase.scheduled_for.unwrap_or(now).max(account.state.waits_until.unwrap_or(now)).max(now);
+        let begins =
+            phase.scheduled_for.unwrap_or(now).max(account.state.waits_until.unwrap_or(now)).max(now);
         let is_today = begins.to_zoned(limits.zone()).date() == now.to_zoned(limits.zone()).date();
         let used_today = if is_today { account.state.used_today.unsigned_abs() } else { 0 };
         estimate::Account { limits: &limits, provider_rate: self.rate(account), used_today }
@@ -289,12 +295,14 @@ impl Checker<'_> {
             }
         }
         if let Some(until) = account.state.waits_until {
-            report.warn(format!("the provider of account `{}` asked for no calls until {until}", account.name));
+            report
+                .warn(format!("the provider of account `{}` asked for no calls until {until}", account.name));
         }
         let limits = Limits::read(&account.limits).unwrap_or_default();
         if report.estimate.is_some() && limits.hours.is_some_and(|hours| hours.by == By::Lead) {
             report.warn(
-                "the sending hours are those of each lead; the estimate uses the time zone of the account".to_owned(),
+                "the sending hours are those of each lead; the estimate uses the time zone of the account"
+                    .to_owned(),
             );
         }
     }
@@ -357,14 +365,22 @@ impl PhaseReport {
                 format!("the variables {} are undefined", names.join(", "))
             }
         };
-        let problem = format!("the message can be rendered for none of the {} leads that were tried: {why}", renders.checked);
+        let problem = format!(
+            "the message can be rendered for none of the {} leads that were tried: {why}",
+            renders.checked
+        );
         Some(Mistake::in_phase(at, &self.phase, "asset_id", problem))
     }
 }
 
 fn render_post(template: &Template) -> Renders {
     let problem = template.render(None, None).err().map(|error| error.to_string());
-    Renders { checked: 1, failed: usize::from(problem.is_some()), first_problem: problem, missing: Vec::new() }
+    Renders {
+        checked: 1,
+        failed: usize::from(problem.is_some()),
+        first_problem: problem,
+        missing: Vec::new(),
+    }
 }
 
 fn render_sample(template: &Template, channel: Channel, leads: &[Arc<Lead>], within: Duration) -> Renders {

@@ -74,7 +74,8 @@ export function PhaseControls({
           <Button
             isSmall
             onClick={() =>
-              controls.unanswered && void controls.send(controls.unanswered.by, controls.unanswered.reason, controls.unanswered.takes)
+              controls.unanswered &&
+              void controls.send(controls.unanswered.by, controls.unanswered.reason, controls.unanswered.takes)
             }
           >
             {texts.retryRequest}

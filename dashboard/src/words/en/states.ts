@@ -85,4 +85,18 @@ const waits: Record<WaitReason, string> = {
 /** How people reached on this channel are counted. */
 const reached: Record<Channel, string> = { email: "sent", voice: "called", social: "posted" };
 
-export const states = { phase, canceled, pending, trigger, kind, channel, run, cause, job, item, settledBy, waits, reached };
+export const states = {
+  phase,
+  canceled,
+  pending,
+  trigger,
+  kind,
+  channel,
+  run,
+  cause,
+  job,
+  item,
+  settledBy,
+  waits,
+  reached,
+};

@@ -102,10 +102,8 @@ pub(crate) struct BadLineBody {
 
 impl From<Summary> for ImportSummary {
     fn from(summary: Summary) -> Self {
-        let renamed = |renamed: audience::Renamed| RenamedColumn {
-            column: renamed.column,
-            variable: renamed.variable,
-        };
+        let renamed =
+            |renamed: audience::Renamed| RenamedColumn { column: renamed.column, variable: renamed.variable };
         let bad = |bad: audience::BadLine| BadLineBody { line: bad.line, reason: bad.reason };
         Self {
             list_id: summary.list_id.map(|list| list.0),

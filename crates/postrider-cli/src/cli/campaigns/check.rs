@@ -75,7 +75,17 @@ pub(super) fn warnings(report: &Report) -> impl Iterator<Item = String> {
 
 fn print(report: &Report) -> anyhow::Result<()> {
     output::table(
-        ["phase", "members", "reachable", "suppressed", "no address", "same address", "rendered", "account", "takes"],
+        [
+            "phase",
+            "members",
+            "reachable",
+            "suppressed",
+            "no address",
+            "same address",
+            "rendered",
+            "account",
+            "takes",
+        ],
         report.phases.iter().map(row).collect(),
         "the campaign has no phases that can be checked",
     )?;
@@ -100,9 +110,10 @@ fn row(phase: &PhaseReport) -> [String; 9] {
         count(|audience| audience.suppressed),
         count(|audience| audience.without_address),
         count(|audience| audience.same_address),
-        phase.renders.as_ref().map_or_else(dash, |renders| {
-            format!("{}/{}", renders.checked - renders.failed, renders.checked)
-        }),
+        phase
+            .renders
+            .as_ref()
+            .map_or_else(dash, |renders| format!("{}/{}", renders.checked - renders.failed, renders.checked)),
         phase.account.as_ref().map_or_else(dash, |account| {
             let rate = account.rate_per_second.map(|rate| format!("{rate}/s"));
             let daily = account.daily.map(|daily| format!("{}/{daily} today", account.used_today));
@@ -172,9 +183,10 @@ fn json(report: &Report) -> serde_json::Value {
             "warnings": phase.warnings,
         })
     });
-    let errors = report.errors.iter().map(|error| {
-        serde_json::json!({ "field": error.path(), "detail": error.to_string() })
-    });
+    let errors = report
+        .errors
+        .iter()
+        .map(|error| serde_json::json!({ "field": error.path(), "detail": error.to_string() }));
     serde_json::json!({ "errors": errors.collect::<Vec<_>>(), "phases": phases.collect::<Vec<_>>() })
 }
 

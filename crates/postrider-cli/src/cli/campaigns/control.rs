@@ -203,12 +203,14 @@ async fn confirm_cancel(pool: &Pool, tenant: TenantId, control: Control<'_>) -> 
     let phases = campaigns::status(&mut reading, tenant, control.campaign).await?;
     pool::rollback(reading).await?;
     let phase = phases.iter().find(|phase| phase.phase == control.phase);
-    let Some(run) = phase.and_then(|phase| phase.run.as_ref()).filter(|state| !state.run.status.is_terminal())
+    let Some(run) =
+        phase.and_then(|phase| phase.run.as_ref()).filter(|state| !state.run.status.is_terminal())
     else {
         return Ok(());
     };
     let (left, intended) = (run.progress.not_started(), run.progress.intended);
-    let consequence = format!("{left} of {intended} items that were not tried yet are skipped, and the phase fails");
+    let consequence =
+        format!("{left} of {intended} items that were not tried yet are skipped, and the phase fails");
     ask::confirm(false, &consequence, "nothing was canceled")
 }
 

@@ -14,7 +14,8 @@ use crate::{
 
 /// Ends send jobs of canceled runs, as a worker does.
 async fn advance(stage: &Stage) -> anyhow::Result<()> {
-    let tend = "select execution.tend_phase(due.tenant_id, 'w') from execution.tenants_with_due_phases(10) as due";
+    let tend =
+        "select execution.tend_phase(due.tenant_id, 'w') from execution.tenants_with_due_phases(10) as due";
     for _ in 0..20 {
         execute(&stage.admin, tend).await?;
     }
@@ -70,17 +71,24 @@ async fn a_delivery_is_canceled_and_continued() -> anyhow::Result<()> {
     let history = stage.get(&stage.acme.viewer, &format!("/campaigns/{campaign}/history"))?.expect(200)?;
     let events = history["items"].as_array().cloned().unwrap_or_default();
     let failed = events.iter().find(|event| event["type"] == "phase_failed").cloned().unwrap_or_default();
-    assert_eq!((&failed["payload"]["control"], &failed["payload"]["trigger"]), (&json!("cancel"), &json!("fail")));
+    assert_eq!(
+        (&failed["payload"]["control"], &failed["payload"]["trigger"]),
+        (&json!("cancel"), &json!("fail"))
+    );
     assert_eq!(failed["payload"]["reason"], "wrong text");
 
     // A retry has to wait for the end of the run, which a worker brings.
     let early = control("retry", &json!({}))?.problem(409)?;
     assert!(early["detail"].as_str().unwrap_or_default().contains("has not ended yet"), "{early}");
-    let logged = stage.server.process.wait_for_line("retry of phase mail was refused: its canceled run has not ended yet")?;
+    let logged = stage
+        .server
+        .process
+        .wait_for_line("retry of phase mail was refused: its canceled run has not ended yet")?;
     assert!(logged.contains(&campaign), "{logged}");
     advance(&stage).await?;
     let skipped = stage.get(&stage.acme.viewer, &format!("/runs/{run}/items?status=skipped"))?.expect(200)?;
-    let reasons: Vec<_> = skipped["items"].as_array().into_iter().flatten().map(|item| &item["error"]).collect();
+    let reasons: Vec<_> =
+        skipped["items"].as_array().into_iter().flatten().map(|item| &item["error"]).collect();
     assert_eq!(reasons, [&json!("canceled"); 4]);
     let launch = stage.get(&stage.acme.viewer, &format!("/runs/{run}/launch"))?.expect(200)?;
     let counts = ["intended", "sent", "failed", "skipped", "missing"].map(|count| launch[count].clone());
@@ -127,7 +135,9 @@ async fn only_the_failed_items_are_rerun() -> anyhow::Result<()> {
     assert_eq!((&everyone["items"], &everyone["secondMessages"]), (&json!(40), &json!(39)));
     let failed = rerun("", &json!({ "only": "failed" }))?.expect(200)?;
     assert_eq!((&failed["items"], &failed["secondMessages"]), (&json!(1), &json!(0)));
-    let runs = texts(&stage.admin, "select cause || ' ' || intended from execution.campaign_runs order by number").await?;
+    let runs =
+        texts(&stage.admin, "select cause || ' ' || intended from execution.campaign_runs order by number")
+            .await?;
     assert_eq!(runs, ["start 40", "retry 1"]);
     Ok(())
 }

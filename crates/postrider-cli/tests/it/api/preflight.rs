@@ -28,7 +28,8 @@ fn people(stage: &Stage) -> anyhow::Result<()> {
                a@example.org,1,,,1\nA@EXAMPLE.ORG,2,,,2\n,3,+4930901820,,3\nb@example.org,4,,yes,4\n\
                c@example.org,5,,,5\nd@example.org,6,,,6\ne@example.org,7,,,7\n";
     import(stage, &stage.acme, "people", csv)?.expect(200)?;
-    import(stage, &stage.acme, "other", "email,external_id,unsubscribed\nc@example.org,50,yes\n")?.expect(200)?;
+    import(stage, &stage.acme, "other", "email,external_id,unsubscribed\nc@example.org,50,yes\n")?
+        .expect(200)?;
     let without = "email,external_id\nf@example.org,8\ng@example.org,9\nh@example.org,10\n";
     import(stage, &stage.acme, "people", without)?.expect(200)?;
     Ok(())
@@ -57,23 +58,27 @@ async fn a_check_counts_people_missing_variables_and_time_and_writes_nothing() -
         })
     );
     let renders = &mail["renders"];
-    assert_eq!((&renders["failed"], &renders["missing"]), (&json!(3), &json!([{ "variable": "number", "leads": 3 }])));
     assert_eq!(
-        renders["first_problem"],
-        "the text cannot be filled in: the variable `number` is undefined"
+        (&renders["failed"], &renders["missing"]),
+        (&json!(3), &json!([{ "variable": "number", "leads": 3 }]))
     );
+    assert_eq!(renders["first_problem"], "the text cannot be filled in: the variable `number` is undefined");
     assert_eq!(
         mail["account"],
         json!({ "name": "mail", "rate_per_second": 0.5, "daily": 100, "used_today": 0, "circuit": "closed" })
     );
     assert_eq!(mail["estimate"], json!({ "seconds": 12, "because": "rate" }));
-    let warnings: Vec<&str> = mail["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let warnings: Vec<&str> =
+        mail["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let tells = |text: &str| warnings.iter().any(|warning| warning.contains(text));
     assert!(tells("cannot be rendered for 3 of") && tells("more than the phase tolerates"), "{warnings:?}");
     assert!(tells("quiet_time_seconds is shorter than a call may take (180 seconds)"), "{warnings:?}");
     assert!(tells("account `mail` cannot work as it is set up"), "its secret does not open: {warnings:?}");
     let print = &found["phases"][1];
-    assert_eq!((&print["phase"], &print["audience"], &print["estimate"]), (&json!("print"), &Value::Null, &Value::Null));
+    assert_eq!(
+        (&print["phase"], &print["audience"], &print["estimate"]),
+        (&json!("print"), &Value::Null, &Value::Null)
+    );
     // With these warnings it is created.
     stage.post(&stage.acme.operator, "/campaigns", &campaign)?.expect(201)?;
     Ok(())
@@ -110,8 +115,12 @@ async fn create_refuses_what_the_check_finds() -> anyhow::Result<()> {
     });
     push(&mut many, two);
     let found = check(&stage, &many)?;
-    let fields: Vec<_> = found["errors"].as_array().into_iter().flatten().map(|error| &error["field"]).collect();
-    assert_eq!(fields, [&json!("phases[0].list"), &json!("phases[1].provider_account"), &json!("phases[1].asset_id")]);
+    let fields: Vec<_> =
+        found["errors"].as_array().into_iter().flatten().map(|error| &error["field"]).collect();
+    assert_eq!(
+        fields,
+        [&json!("phases[0].list"), &json!("phases[1].provider_account"), &json!("phases[1].asset_id")]
+    );
     let problem = stage.post(&stage.acme.operator, "/campaigns", &many)?.problem(422)?;
     assert_eq!(problem["errors"].as_array().map(Vec::len), Some(3), "{problem}");
     // One that contradicts itself has no phases to tell about.
@@ -134,7 +143,10 @@ async fn a_check_is_for_operators_of_the_tenant() -> anyhow::Result<()> {
     assert_eq!(foreign["errors"][0]["field"], "phases[0].provider_account");
     let phase = &foreign["phases"][0];
     assert_eq!((&phase["audience"], &phase["renders"]), (&Value::Null, &Value::Null), "{foreign}");
-    assert_eq!(stage.post(&stage.acme.operator, "/campaigns/check", &json!({ "nam": "x" }))?.field(400)?, "nam");
+    assert_eq!(
+        stage.post(&stage.acme.operator, "/campaigns/check", &json!({ "nam": "x" }))?.field(400)?,
+        "nam"
+    );
     Ok(())
 }
 

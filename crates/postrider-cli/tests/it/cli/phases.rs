@@ -169,11 +169,18 @@ async fn a_cancel_asks_with_the_number_of_items_that_are_not_tried() -> anyhow::
     let done = succeeded(stage.run(&[&cancel[..], &["--yes", "--reason", "wrong text"]].concat())?)?;
     assert_eq!(done.stdout, "failed\n");
     assert!(done.stderr.contains("1 call in progress finishes and is recorded"), "{}", done.stderr);
-    assert!(done.stderr.contains("`postrider campaign retry --include-canceled` sends them"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("`postrider campaign retry --include-canceled` sends them"),
+        "{}",
+        done.stderr
+    );
     let again = stage.json(&[&cancel[..], &["--yes", "--phase", "mail"]].concat())?;
     assert_eq!((&again["changed"], &again["status"]), (&json!(false), &json!("failed")));
     let status = stage.json(&["campaign", "status", "spring"])?;
-    assert_eq!((&status["phases"][0]["canceled"], &status["phases"][0]["run"]["id"]), (&json!(true), &json!(run_id)));
+    assert_eq!(
+        (&status["phases"][0]["canceled"], &status["phases"][0]["run"]["id"]),
+        (&json!(true), &json!(run_id))
+    );
 
     // The worker ends its send job, and with it the run.
     let retry = ["campaign", "retry", "spring", "--phase", "mail"];
@@ -189,7 +196,10 @@ async fn a_cancel_asks_with_the_number_of_items_that_are_not_tried() -> anyhow::
     assert_eq!((&retried["changed"], &retried["items"]), (&json!(true), &json!(2)));
     worker.finish_one("failed", "550 no").await?;
     assert_refused(&stage.run(&all)?, "as expected");
-    assert_misused(&stage.run(&["campaign", "cancel", "spring", "--expected-sequence", "x"])?, "--expected-sequence");
+    assert_misused(
+        &stage.run(&["campaign", "cancel", "spring", "--expected-sequence", "x"])?,
+        "--expected-sequence",
+    );
     Ok(())
 }
 
@@ -200,7 +210,9 @@ async fn a_rerun_of_the_failed_items_asks_nothing() -> anyhow::Result<()> {
     let worker = stage.worker("hand").await?;
     let job = worker.claim().await?;
     let items = worker.reserve(&job, 2).await?;
-    sqlx::raw_sql("update execution.campaign_phases set failure_tolerance = 0.5").execute(&stage.admin).await?;
+    sqlx::raw_sql("update execution.campaign_phases set failure_tolerance = 0.5")
+        .execute(&stage.admin)
+        .await?;
     worker.settle(&[(items[0], "sent", "m-1"), (items[1], "failed", "550 no")]).await?;
     worker.complete(&job).await?;
     let rerun = stage.json(&["campaign", "rerun", "spring", "--only", "failed"])?;

@@ -4,7 +4,8 @@ use std::{fmt::Write, fs};
 
 use postrider_model::{
     campaigns::{
-        CONTROL_STEPS, EventType, ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, PhaseKind, PhaseTrigger, RUN_TRANSITIONS,
+        CONTROL_STEPS, EventType, ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, PhaseKind, PhaseTrigger,
+        RUN_TRANSITIONS,
     },
     channels::{MESSAGE_MACHINE, REPLY_MACHINE},
     events,

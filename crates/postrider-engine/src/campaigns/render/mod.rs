@@ -229,19 +229,20 @@ impl Template {
         /// Most variables that are named for one lead.
         const NAMED_MAX: usize = 20;
         let mut attributes = variables::attributes(lead)?;
-        let mut missing = Vec::new();
+        let mut missing: Vec<String> = Vec::new();
         loop {
             let Err(failed) = self.write(&variables::with(lead, attributes.clone()), address) else {
                 return Ok(missing);
             };
-            match failed.culprit(self, lead, &attributes).filter(|_| missing.len() < NAMED_MAX) {
-                Some(culprit) => {
+            match failed.culprit(self, lead, &attributes) {
+                // A name that is there already cannot be given: `lead.x`, or `a.b` where `a` is a text.
+                Some(culprit) if missing.len() < NAMED_MAX && !missing.contains(&culprit.name()) => {
                     culprit.fill(&mut attributes);
                     missing.push(culprit.name());
                 }
                 None if missing.is_empty() => return Err(failed.error),
                 // A value in the place of the missing one may not fit.
-                None => return Ok(missing),
+                _ => return Ok(missing),
             }
         }
     }
@@ -363,7 +364,10 @@ impl Failed {
         let (part, _) = self.undefined?;
         lacking.iter().take(TRIED_MAX).copied().find(|candidate| {
             let mut others = attributes.clone();
-            lacking.iter().filter(|other| other.path != candidate.path).for_each(|other| other.fill(&mut others));
+            lacking
+                .iter()
+                .filter(|other| other.path != candidate.path)
+                .for_each(|other| other.fill(&mut others));
             let written = write_part(&template.environment, part, &variables::with(lead, others));
             matches!(written, Some(Err(error)) if error.kind() == ErrorKind::UndefinedError)
         })

@@ -37,7 +37,9 @@ impl Use {
         let [names @ .., last] = self.path.as_slice() else { return };
         let mut object = attributes;
         for name in names {
-            let inner = object.entry(name.clone()).or_insert_with(|| serde_json::Value::Object(serde_json::Map::new()));
+            let inner = object
+                .entry(name.clone())
+                .or_insert_with(|| serde_json::Value::Object(serde_json::Map::new()));
             let Some(inner) = inner.as_object_mut() else { return };
             object = inner;
         }

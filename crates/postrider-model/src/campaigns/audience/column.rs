@@ -26,8 +26,8 @@ pub struct Renamed {
 
 /// Words that mean something else in templates.
 const TAKEN: [&str; 20] = [
-    "true", "True", "false", "False", "none", "None", "not", "and", "or", "in", "is", "if", "elif", "else", "endif", "for",
-    "endfor", "raw", "loop", "lead",
+    "true", "True", "false", "False", "none", "None", "not", "and", "or", "in", "is", "if", "elif", "else",
+    "endif", "for", "endfor", "raw", "loop", "lead",
 ];
 
 /// The name of an attribute: letters, digits and `_` of ASCII, and no digit first. Every other run of characters becomes one `_`.

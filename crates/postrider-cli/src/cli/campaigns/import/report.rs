@@ -111,7 +111,9 @@ impl Report {
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         let summary = &self.summary;
         for Renamed { column, variable } in &summary.renamed {
-            message!("column `{column}` is no name for a variable; templates use it as `{{{{ {variable} }}}}`");
+            message!(
+                "column `{column}` is no name for a variable; templates use it as `{{{{ {variable} }}}}`"
+            );
         }
         if json {
             return output::json(summary);

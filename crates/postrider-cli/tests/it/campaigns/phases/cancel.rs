@@ -68,7 +68,8 @@ impl Place {
 
 /// A round cancels the phase while three workers send, some of them from a pause, and continues it with the canceled items.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_answer_of_a_cancel_nothing_is_reserved_and_the_certificate_adds_up() -> anyhow::Result<()> {
+async fn after_the_answer_of_a_cancel_nothing_is_reserved_and_the_certificate_adds_up() -> anyhow::Result<()>
+{
     let (world, sim) = (World::new().await?, Sim::start(&["--fault", "latency=0.5", "--latency-ms", "10"])?);
     let stage = Stage::with_sim(&world, &sim, LEADS).await?;
     let campaign = stage.campaign("news", &[("only", "email", Some("all"), "sim")]).await?;
@@ -103,7 +104,11 @@ async fn after_the_answer_of_a_cancel_nothing_is_reserved_and_the_certificate_ad
         assert_eq!(place.count(run, &late).await?, 0);
         assert_eq!(place.count(run, "status = 'queued'").await?, 0, "calls in flight were recorded");
         let receipts = sim.receipts()?.len();
-        assert_eq!(i64::try_from(receipts - receipts_before)?, reserved, "the provider acted on what was reserved");
+        assert_eq!(
+            i64::try_from(receipts - receipts_before)?,
+            reserved,
+            "the provider acted on what was reserved"
+        );
         receipts_before = receipts;
         let skipped = "status = 'skipped' and skipped and error = 'canceled' and reserved_by is null";
         let certificate = format!(
@@ -115,7 +120,8 @@ async fn after_the_answer_of_a_cancel_nothing_is_reserved_and_the_certificate_ad
         assert_eq!(texts(admin, certificate).await?, [adds_up], "round {round}, {ended}");
         let phase = format!("select status from execution.campaign_phases where campaign_id = '{campaign}'");
         assert_eq!(texts(admin, phase).await?, ["failed"]);
-        let burnt = format!("select count(*) from execution.job_queue where run_id = '{run}' and attempts > 1");
+        let burnt =
+            format!("select count(*) from execution.job_queue where run_id = '{run}' and attempts > 1");
         assert_eq!(number(admin, burnt).await?, 0, "a cancel burns no attempt");
         match place.control(PhaseTrigger::Retry, Reach::WithCanceled).await? {
             Controlled::Changed(standing) => run = standing.run_id.map_or(Uuid::nil(), |run| run.0),
@@ -134,7 +140,9 @@ async fn after_the_answer_of_a_cancel_nothing_is_reserved_and_the_certificate_ad
         .await?;
     }
     let mut by_recipient: HashMap<String, usize> = HashMap::new();
-    for recipient in texts(admin, "select recipient from execution.channel_outbox where status = 'sent'").await? {
+    for recipient in
+        texts(admin, "select recipient from execution.channel_outbox where status = 'sent'").await?
+    {
         *by_recipient.entry(recipient).or_default() += 1;
     }
     assert_eq!(by_recipient.len(), LEADS);

@@ -133,8 +133,8 @@ impl Server<'_> {
                 phase,
                 trigger: *trigger,
                 expected: None,
-            expected_sequence: None,
-            reach: Reach::Usual,
+                expected_sequence: None,
+                reach: Reach::Usual,
                 reason: None,
                 actor: "a test",
             };

@@ -95,7 +95,10 @@ async fn a_canceled_run_ends_with_what_was_sent_and_skips_the_rest() -> anyhow::
 
     // Send jobs that no worker holds end. The held one waits for its call.
     advance(&stage).await?;
-    assert_eq!(items(&stage, started.run_id).await?, ["failed 1", "queued 1", "sent 1", "skipped canceled 4"]);
+    assert_eq!(
+        items(&stage, started.run_id).await?,
+        ["failed 1", "queued 1", "sent 1", "skipped canceled 4"]
+    );
     assert_eq!(run_status(&stage, started.run_id).await?, "running");
     finalize(&stage.worker, stage.own.id, "w", &[(window.ids[0], "sent")]).await?;
     release(&stage, &jobs[1]).await?;
@@ -134,7 +137,12 @@ async fn a_paused_phase_is_canceled_by_two_transitions() -> anyhow::Result<()> {
     assert_eq!(control(&stage, campaign, "first", "cancel", None).await?.outcome, "changed");
     assert_eq!(
         changes(&stage, campaign).await?,
-        ["phase_started start", "phase_paused pause", "phase_resumed resume cancel", "phase_failed fail cancel"]
+        [
+            "phase_started start",
+            "phase_paused pause",
+            "phase_resumed resume cancel",
+            "phase_failed fail cancel"
+        ]
     );
     assert!(claim(&stage.worker, "w", 10).await?.is_empty(), "no send job became due in between");
     advance(&stage).await?;
@@ -157,7 +165,8 @@ async fn a_cancel_is_for_deliveries_under_way() -> anyhow::Result<()> {
     let other = external(&stage).await?;
     let refused = control(&stage, other, "only", "cancel", None).await?;
     assert!(refused.reason.is_some_and(|reason| reason.contains("`fail` ends it")));
-    for (trigger, more) in [("start", "null, true"), ("retry", "null, false, true"), ("cancel", "null, true")] {
+    for (trigger, more) in [("start", "null, true"), ("retry", "null, false, true"), ("cancel", "null, true")]
+    {
         assert_eq!(refusal(control_with(&stage, campaign, trigger, more).await)?.code, "22023", "{trigger}");
     }
     Ok(())
@@ -187,10 +196,15 @@ async fn items_in_doubt_stay_in_doubt_when_their_run_is_canceled() -> anyhow::Re
     let refused = control(&stage, campaign, "first", "retry", None).await?;
     assert_eq!(
         refused.reason.as_deref(),
-        Some("nothing of it failed for certain; 1 items were canceled, which a retry with `include_canceled` sends")
+        Some(
+            "nothing of it failed for certain; 1 items were canceled, which a retry with `include_canceled` sends"
+        )
     );
     let retried = control_with(&stage, campaign, "retry", "null, true").await?;
-    assert_eq!((retried.outcome.as_str(), retried.items, retried.second_messages), ("changed", Some(1), Some(0)));
+    assert_eq!(
+        (retried.outcome.as_str(), retried.items, retried.second_messages),
+        ("changed", Some(1), Some(0))
+    );
     Ok(())
 }
 
