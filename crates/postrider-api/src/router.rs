@@ -85,7 +85,7 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::revoke))
         .routes(routes!(accounts::list, accounts::create))
-        .routes(routes!(accounts::show, accounts::limit, accounts::remove))
+        .routes(routes!(accounts::show, accounts::update, accounts::remove))
         .routes(routes!(accounts::rotate))
         .routes(routes!(audit::list))
         .routes(routes!(events::list, events::publish))

@@ -229,6 +229,24 @@ comment on function execution.requeue_overdue_jobs(uuid, text) is
 revoke all on function execution.requeue_overdue_jobs(uuid, text) from public;
 grant execute on function execution.requeue_overdue_jobs(uuid, text) to postrider_worker;
 
+create or replace function execution.account_version(p_tenant_id uuid, p_run_id uuid, p_failover boolean)
+returns integer
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select account.version
+      from execution.campaign_runs as run
+           join tenancy.provider_accounts as account
+             on account.tenant_id = run.tenant_id
+            and account.id = case when p_failover then run.failover_account_id else run.provider_account_id end
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+$$;
+comment on function execution.account_version(uuid, uuid, boolean) is
+    'Returns the current version of the account, or of the failover account, of a run. Null if there is none.';
+revoke all on function execution.account_version(uuid, uuid, boolean) from public;
+
 -- `p_except_runs` are runs whose account has enough send jobs already.
 create or replace function execution.claim_queued_jobs(
     p_tenant_id uuid, p_worker_id text, p_limit integer default 10, p_except_runs uuid[] default '{}')
@@ -287,7 +305,9 @@ begin
                attempts = job.attempts + 1,
                locked_by = p_worker_id,
                locked_at = v_now,
-               waits_for = null
+               waits_for = null,
+               account_version = execution.account_version(p_tenant_id, job.run_id, false),
+               failover_version = execution.account_version(p_tenant_id, job.run_id, true)
          where job.tenant_id = p_tenant_id
            and job.id = v_id
      returning job.run_id, job.attempts

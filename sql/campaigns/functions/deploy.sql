@@ -32,6 +32,7 @@ declare
     v_phase record;
     v_audience uuid[];
     v_members bigint;
+    v_retired text;
 begin
     if p_job_size is null or p_job_size not between 1 and 10000 then
         raise exception 'a send job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
@@ -46,6 +47,17 @@ begin
              on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id;
+    select account.name
+      into v_retired
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id in (v_phase.provider_account_id, v_phase.failover_account_id)
+       and account.retired_at is not null
+     limit 1;
+    if found then
+        raise exception 'the provider account `%` of phase `%` is retired, so no new run uses it', v_retired, v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = '`postrider accounts retire --undo` reinstates it.';
+    end if;
 
     -- The audience, ordered by id. Of several leads with the same address only the first is addressed, so that a
     -- person who is in a list twice gets one message. A social phase without a list is one post.

@@ -35,7 +35,8 @@ comment on function execution.tenants_with_due_doubts(text[], integer, uuid[], u
 revoke all on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) from public;
 grant execute on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) to postrider_worker;
 
--- `p_except_accounts` are accounts of which the resolver has enough claims already. `secret_is_newer`: the secret of
+-- `p_except_accounts` are accounts of which the resolver has enough claims already. Settings and secret are those of the
+-- version of the account that was called. `secret_is_newer`: the secret of
 -- the account was changed after the call, so the provider may now see another account than the one that was called.
 -- `is_suppressed`: the lead, or another lead with its address, is suppressed, or the run was canceled.
 create or replace function execution.claim_doubts(
@@ -93,8 +94,10 @@ begin
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
-               account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content,
+               coalesce(earlier.settings, account.settings), coalesce(earlier.sealed_secret, account.sealed_secret),
+               account.limits,
+               case when earlier.version is null then account.secret_set_at else earlier.secret_set_at end > item.created_at,
                case
                    when lead.id is not null
                        then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
@@ -133,6 +136,10 @@ begin
                left join tenancy.provider_accounts as account
                       on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = p_tenant_id
+                     and earlier.account_id = held.account_id
+                     and earlier.version = coalesce(item.account_version, 1)
                left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
          where item.in_doubt_since is not null;
 end

@@ -15,7 +15,7 @@ use postrider_model::{
 use postrider_providers::{Account, Adapters, Callback, CallbackRefused};
 use postrider_store::{
     campaigns::{
-        callbacks::{self, NewCallback, Recorded},
+        callbacks::{self, CallbackAccount, NewCallback, Recorded},
         send_jobs,
     },
     postgres::pool,
@@ -90,9 +90,9 @@ pub(crate) async fn receive(
         return Err(ApiError::TooLarge(BODY_BYTES_MAX));
     }
     let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
-    let account = callbacks::account(&mut transaction, &keys.master_key, place).await?;
+    let versions = callbacks::account(&mut transaction, &keys.master_key, place).await?;
     pool::commit(transaction).await?;
-    let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
+    let account = versions.first().filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
     let adapter = keys.adapters.get(&account.provider).ok_or(UNKNOWN)?;
 
     let headers: Vec<(String, String)> = headers
@@ -101,8 +101,21 @@ pub(crate) async fn receive(
         .collect();
     let path_and_query = uri.path_and_query().map_or("/", axum::http::uri::PathAndQuery::as_str);
     let callback = Callback { path_and_query, key: &key, headers: &headers, body: &body };
-    let opened = Account { id, settings: &account.settings, secret: &account.secret };
-    let echo = adapter.read_callback(&opened, &callback).map_err(|refused| match refused {
+    let read = |account: &CallbackAccount| {
+        let opened = Account { id, settings: &account.settings, secret: &account.secret };
+        adapter.read_callback(&opened, &callback)
+    };
+    // The signature tells which version of the account was called.
+    let mut echo = read(account);
+    for earlier in versions.iter().skip(1) {
+        if !matches!(echo, Err(CallbackRefused::Forged(_))) {
+            break;
+        }
+        if let Ok(verified) = read(earlier) {
+            echo = Ok(verified);
+        }
+    }
+    let echo = echo.map_err(|refused| match refused {
         CallbackRefused::NotTaken => UNKNOWN,
         CallbackRefused::Forged(why) => {
             tracing::warn!(account.id = %id, provider, "a callback was refused: {why}");

@@ -109,6 +109,9 @@ fn check_account(
             account.escape_debug()
         ));
     };
+    if account.retired_at.is_some() {
+        return Err(format!("account `{}` is retired; name another one", account.name));
+    }
     let Some(adapter) = adapters.get(&account.provider) else {
         return Err(format!(
             "account `{}` is at `{}`, which this version cannot call; it can call {}",

@@ -321,11 +321,12 @@ impl Checker<'_> {
         let place = Place { tenant, account: account.id };
         // A login that serves requests reads secrets by this function alone.
         let opened = match callbacks::account(connection, key, place).await {
-            Ok(Some(found)) => adapter
-                .open(&Account { id: account.id, settings: &account.settings, secret: &found.secret })
-                .map(drop)
-                .map_err(|error| error.to_string()),
-            Ok(None) => Ok(()),
+            Ok(versions) => versions.first().map_or(Ok(()), |found| {
+                adapter
+                    .open(&Account { id: account.id, settings: &account.settings, secret: &found.secret })
+                    .map(drop)
+                    .map_err(|error| error.to_string())
+            }),
             Err(StoreError::Unfit(problem)) => Err(problem),
             Err(error) => return Err(error),
         };

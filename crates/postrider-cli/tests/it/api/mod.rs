@@ -1,5 +1,6 @@
 //! The HTTP API, as its clients meet it.
 
+mod accounts;
 mod admin;
 mod attacks;
 mod audit;

@@ -184,6 +184,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "tenancy.register_master_key(bytea): worker",
             "tenancy.remove_provider_account(uuid,uuid,text): app",
             "tenancy.required_tenant_id(): app read worker",
+            "tenancy.retire_provider_account(uuid,uuid,boolean,text): app",
             "tenancy.revoke_api_key(uuid,uuid,text): app",
             "tenancy.revoke_session(uuid,uuid,text): app",
             "tenancy.rotate_provider_account(uuid,uuid,bytea,text): app",
@@ -193,6 +194,7 @@ async fn each_role_may_call_these_functions_and_no_other() -> anyhow::Result<()>
             "tenancy.system_tenant_id(): app read worker",
             "tenancy.tenants_with_old_requests(): worker",
             "tenancy.tenants_with_old_sessions(): worker",
+            "tenancy.update_provider_account(uuid,uuid,jsonb,bytea,text): app",
             "tenancy.use_login_code(uuid,bytea): app",
             "tenancy.verified_tenant_id(uuid): app read worker",
         ]
@@ -251,6 +253,7 @@ async fn each_role_may_read_these_tables_and_not_the_secrets() -> anyhow::Result
             "postrider.sources: app, read, worker",
             "tenancy.api_keys: app without key_hash, read without key_hash",
             "tenancy.audit_log: app, read, worker",
+            "tenancy.provider_account_versions: worker",
             "tenancy.provider_accounts: app without sealed_secret, read without sealed_secret, worker",
             "tenancy.sessions: app without token_hash, read without token_hash",
             "tenancy.tenants: app, read, worker",
