@@ -270,13 +270,14 @@ async fn act(
             let rows = accounts
                 .into_iter()
                 .map(|a| {
+                    let state = state_text(&a);
                     [
                         a.name,
                         a.provider,
                         a.id.0.to_string(),
                         a.settings.to_string(),
                         a.limits.to_string(),
-                        state_text(&a),
+                        state,
                         output::time(a.updated_at),
                     ]
                 })

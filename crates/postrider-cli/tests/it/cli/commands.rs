@@ -287,7 +287,7 @@ async fn an_account_gets_a_new_version_and_is_retired() -> anyhow::Result<()> {
     succeeded(world.postrider_with_secret(&[&add[..], &of].concat(), "one\n")?)?;
     let update = |settings: &str, more: &[&str], secret: &str| {
         world.postrider_with_secret(
-            &[&["accounts", "update", "sms", "--settings", settings], more, &of].concat(),
+            &[&["accounts", "update", "sms", "--settings", settings][..], more, &of].concat(),
             secret,
         )
     };
