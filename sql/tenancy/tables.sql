@@ -139,6 +139,10 @@ create table tenancy.provider_accounts (
     limits        jsonb       not null default '{}',
     -- Time of the last change of the secret; null if the secret never changed.
     secret_set_at timestamptz,
+    -- Number of the settings. New calls use these; provider_account_versions has the earlier ones.
+    version       integer     not null default 1,
+    -- No new run uses the account since then.
+    retired_at    timestamptz,
     primary key (tenant_id, id),
     constraint provider_accounts_belong_to_a_workspace
         foreign key (tenant_id, workspace_id) references tenancy.workspaces (tenant_id, id),
@@ -153,6 +157,24 @@ alter table tenancy.provider_accounts alter column tenant_id set statistics 0;
 comment on table tenancy.provider_accounts is
     'Accounts of tenants at providers. The server seals the secret before it stores it; a sealed secret is bound to '
     'its tenant and row.';
+
+create table tenancy.provider_account_versions (
+    tenant_id     uuid        not null,
+    account_id    uuid        not null,
+    version       integer     not null,
+    settings      jsonb       not null,
+    sealed_secret bytea       not null,
+    -- As in provider_accounts.
+    secret_set_at timestamptz,
+    replaced_at   timestamptz not null default now(),
+    primary key (tenant_id, account_id, version),
+    constraint provider_account_versions_belong_to_an_account
+        foreign key (tenant_id, account_id) references tenancy.provider_accounts (tenant_id, id) on delete cascade,
+    constraint provider_account_versions_count_from_one check (version >= 1)
+);
+comment on table tenancy.provider_account_versions is
+    'Earlier settings of provider accounts. Items that were called under them, and callbacks about these, still use them. '
+    'The settings never change; a new secret replaces the one that several versions share.';
 
 create table tenancy.requests (
     tenant_id       uuid        not null references tenancy.tenants (id),

@@ -73,6 +73,8 @@ pub struct App {
     pub sending_waits: Option<Arc<str>>,
     /// The vendors that this version can call.
     pub adapters: Adapters,
+    /// Longest time from a reservation to the end of its call.
+    pub call_max: Duration,
     /// Verifies callbacks of providers. Without it the server answers them with 503.
     pub callbacks: Option<CallbackKeys>,
     /// Links to unsubscribe.

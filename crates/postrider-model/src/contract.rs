@@ -125,6 +125,8 @@ pub const CONTRACTS: &[Contract] = &[
                     ("skipped", "integer"),
                     ("finished_at", "timestamp with time zone"),
                     ("waits_for", "text"),
+                    ("account_version", "integer"),
+                    ("failover_version", "integer"),
                 ],
                 words: &[
                     Words {
@@ -165,6 +167,7 @@ pub const CONTRACTS: &[Contract] = &[
                     ("finalized_at", "timestamp with time zone"),
                     ("in_doubt_since", "timestamp with time zone"),
                     ("moved_to_account_id", "uuid"),
+                    ("account_version", "integer"),
                 ],
                 words: &[Words {
                     column: "status",
@@ -461,6 +464,8 @@ pub const CONTRACTS: &[Contract] = &[
                     ("progress", "numeric(4,1)"),
                     ("progress_reported", "numeric(4,1)"),
                     ("due", "text"),
+                    ("changed_sequence", "bigint"),
+                    ("canceled_run_id", "uuid"),
                 ],
                 words: &[Words {
                     column: "status",

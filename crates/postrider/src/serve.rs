@@ -376,6 +376,7 @@ impl Process<'_> {
             serves_metrics: metrics_listener.is_none(),
             sending_waits: waits.map(Into::into),
             adapters,
+            call_max: wire::call_max(config),
             callbacks,
             unsubscribing: Unsubscribing {
                 public_url: config.campaigns.public_url()?,

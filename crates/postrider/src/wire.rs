@@ -249,6 +249,11 @@ pub fn relay_settings(config: &Config) -> RelaySettings {
     }
 }
 
+/// Longest time from a reservation to the end of its call.
+pub fn call_max(config: &Config) -> Duration {
+    Duration::from_secs(config.campaigns.call_within_seconds + config.campaigns.call_timeout_seconds)
+}
+
 /// From how many failures on an event is stuck.
 pub fn stuck_after(config: &Config) -> i32 {
     i32::try_from(config.relay.stuck_after_retries).unwrap_or(i32::MAX)

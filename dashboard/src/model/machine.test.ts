@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import document from "../../openapi.json";
 import { after, agrees, allowed, itemHasEnded, runHasEnded, sets } from "./machine";
-import { EVENT_SETS, JOB_TRANSITIONS, PHASE_MACHINE, TRIGGER_KINDS } from "./machines.gen";
+import { CONTROL_STEPS, EVENT_SETS, JOB_TRANSITIONS, PHASE_MACHINE, TRIGGER_KINDS } from "./machines.gen";
 
 const words = (name: "PhaseStatus" | "PhaseTrigger" | "PhaseKind" | "JobStatus") =>
   document.components.schemas[name].enum as string[];
@@ -15,9 +15,10 @@ describe("the mirror of the phase machine", () => {
     for (const status of words("PhaseStatus") as Status[]) {
       for (const trigger of words("PhaseTrigger") as Trigger[]) {
         const row = PHASE_MACHINE.find(([from, by]) => from === status && by === trigger);
-        expect(after(status, trigger)).toBe(row?.[2]);
+        const steps = CONTROL_STEPS.find(([from, by]) => from === status && by === trigger);
+        expect(after(status, trigger)).toBe(steps ? "failed" : row?.[2]);
         for (const kind of words("PhaseKind") as Kind[]) {
-          const may = row !== undefined && (TRIGGER_KINDS[trigger] as readonly string[]).includes(kind);
+          const may = (row ?? steps) !== undefined && (TRIGGER_KINDS[trigger] as readonly string[]).includes(kind);
           expect(allowed(status, kind).includes(trigger)).toBe(may);
         }
       }
@@ -45,10 +46,18 @@ describe("the mirror of the phase machine", () => {
   });
 
   test("callers cannot complete or fail a delivery", () => {
-    expect(allowed("in_progress", "delivery")).toEqual(["pause"]);
+    expect(allowed("in_progress", "delivery")).toEqual(["pause", "cancel"]);
     expect(allowed("in_progress", "external")).toEqual(["pause", "complete", "fail"]);
-    expect(agrees("in_progress", "delivery", ["pause"])).toBe(true);
+    expect(agrees("in_progress", "delivery", ["cancel", "pause"])).toBe(true);
     expect(agrees("in_progress", "delivery", ["pause", "fail"])).toBe(false);
+  });
+
+  test("a cancel is made of the machine's transitions", () => {
+    expect(CONTROL_STEPS.map(([from, by, steps]) => [from, by, ...steps])).toEqual([
+      ["in_progress", "cancel", "fail"],
+      ["paused", "cancel", "resume", "fail"],
+    ]);
+    expect(allowed("paused", "delivery")).toEqual(["resume", "cancel"]);
   });
 
   test("terminal states are those without a way out", () => {

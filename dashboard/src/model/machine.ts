@@ -1,21 +1,31 @@
 // Questions to the generated tables. A mismatch with the words of the API does not compile.
 
 import type { PhaseKind, PhaseStatus, PhaseTrigger } from "../api/campaigns";
-import { EVENT_SETS, ITEM_TRANSITIONS, PHASE_MACHINE, RUN_TRANSITIONS, TRIGGER_KINDS } from "./machines.gen";
+import {
+  CONTROL_STEPS,
+  EVENT_SETS,
+  ITEM_TRANSITIONS,
+  PHASE_MACHINE,
+  RUN_TRANSITIONS,
+  TRIGGER_KINDS,
+} from "./machines.gen";
 
 const machine: readonly (readonly [PhaseStatus, PhaseTrigger, PhaseStatus])[] = PHASE_MACHINE;
+const steps: readonly (readonly [PhaseStatus, PhaseTrigger, readonly PhaseTrigger[]])[] = CONTROL_STEPS;
 const kinds: Readonly<Record<PhaseTrigger, readonly PhaseKind[]>> = TRIGGER_KINDS;
 
 export type EventType = keyof typeof EVENT_SETS;
 
 /** The state that a control leads to, if the phase allows it. */
 export function after(status: PhaseStatus, by: PhaseTrigger): PhaseStatus | undefined {
+  const several = steps.find(([from, control]) => from === status && control === by)?.[2];
+  if (several) return several.reduce<PhaseStatus | undefined>((state, step) => state && after(state, step), status);
   return machine.find(([from, trigger]) => from === status && trigger === by)?.[2];
 }
 
 /** The controls that a caller may use on a phase of this kind in this state. */
 export function allowed(status: PhaseStatus, kind: PhaseKind): PhaseTrigger[] {
-  return machine.filter(([from, by]) => from === status && kinds[by].includes(kind)).map(([, by]) => by);
+  return [...machine, ...steps].filter(([from, by]) => from === status && kinds[by].includes(kind)).map(([, by]) => by);
 }
 
 /** The state that an event sets; null for progress, and undefined for an event that this version does not know. */

@@ -10,12 +10,18 @@ export const PHASE_MACHINE = [
   ["failed", "retry", "in_progress"],
 ] as const;
 
+export const CONTROL_STEPS = [
+  ["in_progress", "cancel", ["fail"]],
+  ["paused", "cancel", ["resume", "fail"]],
+] as const;
+
 export const TRIGGER_KINDS = {
   start: ["delivery", "external"],
   pause: ["delivery", "external"],
   resume: ["delivery", "external"],
   retry: ["delivery", "external"],
   rerun: ["delivery", "external"],
+  cancel: ["delivery"],
   complete: ["external"],
   fail: ["external"],
 } as const;

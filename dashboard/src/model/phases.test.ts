@@ -14,6 +14,7 @@ const TYPES: Record<PhaseTrigger, string> = {
   pause: "phase_paused",
   resume: "phase_resumed",
   complete: "phase_completed",
+  cancel: "phase_failed",
   fail: "phase_failed",
 };
 
@@ -30,6 +31,7 @@ function status(phases: Partial<PhaseStanding>[], sequence = 0): Status {
       phase: `p${n}`,
       kind: "external",
       status: "not_started",
+      canceled: false,
       progressPercentage: 0,
       allowed: allowed(phase.status ?? "not_started", phase.kind ?? "external"),
       scheduledFor: null,
@@ -54,6 +56,18 @@ const happened = (
 });
 
 describe("the reducer of phases", () => {
+  test("a canceled phase is failed and canceled until it starts again", () => {
+    let campaign = snapshot(status([{ kind: "delivery", status: "paused" }], 4));
+    campaign = press(campaign, "p0", "cancel");
+    expect(shown(campaign, "p0")).toBe("failed");
+    campaign = event(campaign, happened(5, "p0", "phase_resumed", { trigger: "resume", control: "cancel" }));
+    expect(campaign.known.p0).toMatchObject({ status: "in_progress", canceled: false });
+    campaign = event(campaign, happened(6, "p0", "phase_failed", { trigger: "fail", control: "cancel" }));
+    expect(campaign.known.p0).toMatchObject({ status: "failed", canceled: true, allowed: ["retry"] });
+    campaign = event(campaign, happened(7, "p0", "phase_started", { trigger: "retry", runId: "r", items: 2 }));
+    expect(campaign.known.p0).toMatchObject({ status: "in_progress", canceled: false });
+  });
+
   test("a snapshot replaces everything, also one with a lower sequence", () => {
     let campaign = snapshot(status([{ status: "in_progress" }], 9));
     campaign = press(campaign, "p0", "pause");

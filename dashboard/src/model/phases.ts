@@ -71,7 +71,12 @@ function advance(campaign: Campaign, type: string, known: Campaign["known"]): Pa
 
 /** The phase after a change of its state. */
 function standing(phase: PhaseStanding, status: PhaseStatus, { type, payload }: CampaignEvent): PhaseStanding {
-  const moved = { ...phase, status, allowed: allowed(status, phase.kind) };
+  const moved = {
+    ...phase,
+    status,
+    allowed: allowed(status, phase.kind),
+    canceled: payload.control === "cancel" && status === "failed",
+  };
   // Started, retried and rerun phases have a run of their own. The percentage has events of its own.
   if (type === "phase_started") moved.run = startedRun(payload);
   return moved;

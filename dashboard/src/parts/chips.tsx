@@ -7,10 +7,20 @@ import { Chip } from "../ui/Chip";
 import { words } from "../words";
 
 /** `pending` is the control that the user pressed and the server has not confirmed. */
-export function PhaseChip({ status, pending }: { status: PhaseStatus; pending?: PhaseTrigger | undefined }) {
+export function PhaseChip({
+  status,
+  pending,
+  isCanceled = false,
+}: {
+  status: PhaseStatus;
+  pending?: PhaseTrigger | undefined;
+  /** The phase failed because it was canceled. */
+  isCanceled?: boolean;
+}) {
+  const settled = isCanceled && status === "failed" ? words.states.canceled : words.states.phase[status];
   return (
     <Chip tone={PHASE_TONES[status]} isPending={pending !== undefined}>
-      {pending === undefined ? words.states.phase[status] : words.states.pending[pending]}
+      {pending === undefined ? settled : words.states.pending[pending]}
     </Chip>
   );
 }

@@ -41,7 +41,9 @@ begin
         select count(*) filter (where lead.went_well) as went_well,
                count(*) filter (where not lead.went_well and not lead.is_open) as failed
           into v_items
-          from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
+          from (select bool_or(item.status in ('sent', 'called', 'posted')
+                               or item.status = 'skipped'
+                                  and not execution.was_canceled(item.status, item.error, item.reserved_by)) as went_well,
                        bool_or(item.status = 'queued') as is_open
                   from execution.channel_outbox as item
                  where item.tenant_id = p_tenant_id
@@ -64,8 +66,8 @@ end
 $$;
 comment on function execution.end_phase(uuid, uuid, text) is
     'Ends a phase whose newest run has ended: completed if at most the tolerated share of the audience did not get '
-    'the message in the runs since the whole audience was addressed, else failed. An item that was not tried or is in '
-    'doubt counts as failed. The caller has locked the campaign and the phase.';
+    'the message in the runs since the whole audience was addressed, else failed. An item that was not tried, was canceled or '
+    'is in doubt counts as failed. The caller has locked the campaign and the phase.';
 revoke all on function execution.end_phase(uuid, uuid, text) from public;
 
 create or replace function execution.tenants_with_due_phases(p_limit integer)
@@ -79,7 +81,14 @@ as $$
     select due.tenant_id
       from (select distinct phase.tenant_id
               from execution.campaign_phases as phase
-             where phase.due is not null) as due
+             where phase.due is not null
+               -- The holders of locked send jobs end them.
+               and (phase.due <> 'cancel'
+                    or exists (select
+                                 from execution.job_queue as job
+                                where job.tenant_id = phase.tenant_id
+                                  and job.run_id = phase.canceled_run_id
+                                  and job.status in ('queued', 'failed')))) as due
      order by random()
      limit p_limit
 $$;
@@ -88,6 +97,68 @@ comment on function execution.tenants_with_due_phases(integer) is
     'processes one phase of a tenant.';
 revoke all on function execution.tenants_with_due_phases(integer) from public;
 grant execute on function execution.tenants_with_due_phases(integer) to postrider_worker;
+
+create or replace function execution.end_canceled_jobs(
+    p_tenant_id uuid, p_run_id uuid, p_actor text, p_limit integer default 20)
+returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    v_now constant timestamptz := now();
+    v_ids uuid[];
+    v_id uuid;
+    v_run record;
+begin
+    -- Lock all send jobs before the first one ends, because the end of the run locks it: workers lock in the same order.
+    v_ids := array(
+        select job.id
+          from execution.job_queue as job
+         where job.tenant_id = p_tenant_id
+           and job.run_id = p_run_id
+           and job.status in ('queued', 'failed')
+         order by job.run_after, job.id
+         limit p_limit
+           for update skip locked);
+    if cardinality(v_ids) = 0 then
+        return 0;
+    end if;
+    update execution.campaign_runs as run
+       set status = 'running',
+           started_at = v_now
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+       and run.status = 'queued'
+ returning run.campaign_id, run.phase_id
+      into v_run;
+    if found then
+        perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor, 'run.running', null);
+    end if;
+    foreach v_id in array v_ids loop
+        update execution.job_queue as job
+           set status = 'queued'
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+           and job.status = 'failed';
+        -- A send job ends locked. This is no attempt, so none is counted.
+        update execution.job_queue as job
+           set status = 'locked',
+               locked_by = p_actor,
+               locked_at = v_now,
+               waits_for = null
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id;
+        perform execution.end_attempt(p_tenant_id, v_id, p_actor, interval '0', null);
+    end loop;
+    return cardinality(v_ids);
+end
+$$;
+comment on function execution.end_canceled_jobs(uuid, uuid, text, integer) is
+    'Ends up to p_limit send jobs of a canceled run that no worker holds, and skips their items that were not tried. Returns '
+    'their number. The end of the last send job ends the run.';
+revoke all on function execution.end_canceled_jobs(uuid, uuid, text, integer) from public;
 
 create or replace function execution.tend_phase(p_tenant_id uuid, p_actor text)
 returns boolean
@@ -101,15 +172,25 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Choose a random one, so that a phase that always fails does not block the others.
-    select phase.campaign_id, phase.id
+    select phase.campaign_id, phase.id, phase.due, phase.canceled_run_id
       into v_phase
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.due is not null
+       and (phase.due <> 'cancel'
+            or exists (select
+                         from execution.job_queue as job
+                        where job.tenant_id = p_tenant_id
+                          and job.run_id = phase.canceled_run_id
+                          and job.status in ('queued', 'failed')))
      order by random()
      limit 1;
     if not found then
         return false;
+    end if;
+    if v_phase.due = 'cancel' then
+        -- Not under the lock of the campaign, which the end of the run takes last.
+        return execution.end_canceled_jobs(p_tenant_id, v_phase.canceled_run_id, p_actor) > 0;
     end if;
     perform
        from execution.campaigns as campaign
@@ -125,7 +206,7 @@ begin
      where phase.tenant_id = p_tenant_id
        and phase.id = v_phase.id
        for no key update;
-    if v_phase.due is null then
+    if coalesce(v_phase.due, 'cancel') = 'cancel' then
         return true;
     end if;
     update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_phase.id;
@@ -163,8 +244,8 @@ begin
 end
 $$;
 comment on function execution.tend_phase(uuid, text) is
-    'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. '
-    'Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be '
+    'Processes one phase of a tenant that has something due: ends it, starts the next phase of a campaign with auto_advance, or '
+    'ends send jobs of a canceled run. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be '
     'started, the campaign records the reason in not_advanced.';
 revoke all on function execution.tend_phase(uuid, text) from public;
 grant execute on function execution.tend_phase(uuid, text) to postrider_worker;

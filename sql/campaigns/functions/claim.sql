@@ -164,14 +164,16 @@ begin
         exception when lock_not_available then
             continue;
         end;
-        if exists (select
-                     from execution.campaign_runs as run
-                          join execution.campaign_phases as phase
-                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                    where run.tenant_id = p_tenant_id
-                      and run.id = v_job.run_id
-                      and phase.status = 'paused'
-                      for share of phase)
+        if execution.is_canceled(p_tenant_id, v_job.run_id) then
+            perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0', null);
+        elsif exists (select
+                        from execution.campaign_runs as run
+                             join execution.campaign_phases as phase
+                               on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                       where run.tenant_id = p_tenant_id
+                         and run.id = v_job.run_id
+                         and phase.status = 'paused'
+                         for share of phase)
         then
             -- The worker did not release the send job when its phase was paused. That uses up no attempt.
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
@@ -223,9 +225,27 @@ end
 $$;
 comment on function execution.requeue_overdue_jobs(uuid, text) is
     'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to '
-    '100 retries that are due. Items that such a worker had reserved become in doubt.';
+    '100 retries that are due. Items that such a worker had reserved become in doubt. Send jobs of a canceled run end.';
 revoke all on function execution.requeue_overdue_jobs(uuid, text) from public;
 grant execute on function execution.requeue_overdue_jobs(uuid, text) to postrider_worker;
+
+create or replace function execution.account_version(p_tenant_id uuid, p_run_id uuid, p_failover boolean)
+returns integer
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select account.version
+      from execution.campaign_runs as run
+           join tenancy.provider_accounts as account
+             on account.tenant_id = run.tenant_id
+            and account.id = case when p_failover then run.failover_account_id else run.provider_account_id end
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+$$;
+comment on function execution.account_version(uuid, uuid, boolean) is
+    'Returns the current version of the account, or of the failover account, of a run. Null if there is none.';
+revoke all on function execution.account_version(uuid, uuid, boolean) from public;
 
 -- `p_except_runs` are runs whose account has enough send jobs already.
 create or replace function execution.claim_queued_jobs(
@@ -285,7 +305,9 @@ begin
                attempts = job.attempts + 1,
                locked_by = p_worker_id,
                locked_at = v_now,
-               waits_for = null
+               waits_for = null,
+               account_version = execution.account_version(p_tenant_id, job.run_id, false),
+               failover_version = execution.account_version(p_tenant_id, job.run_id, true)
          where job.tenant_id = p_tenant_id
            and job.id = v_id
      returning job.run_id, job.attempts

@@ -63,6 +63,7 @@ declare
     v_list_id uuid;
     v_account_id uuid;
     v_failover_id uuid;
+    v_retired_at timestamptz;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
@@ -111,8 +112,8 @@ begin
                 raise exception 'phase `%` names no list', v_phase ->> 'phase'
                     using errcode = 'invalid_parameter_value', hint = 'Say whom it addresses with "list".';
             end if;
-            select account.id
-              into v_account_id
+            select account.id, account.retired_at
+              into v_account_id, v_retired_at
               from tenancy.provider_accounts as account
              where account.tenant_id = p_tenant_id
                and account.workspace_id = p_workspace_id
@@ -122,9 +123,13 @@ begin
                                 coalesce(v_phase ->> 'provider_account', '(none)')
                     using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
             end if;
+            if v_retired_at is not null then
+                raise exception 'phase `%`: the provider account `%` is retired', v_phase ->> 'phase', v_phase ->> 'provider_account'
+                    using errcode = 'invalid_parameter_value', hint = 'Name another account.';
+            end if;
             if v_phase ->> 'failover_account' is not null then
-                select account.id
-                  into v_failover_id
+                select account.id, account.retired_at
+                  into v_failover_id, v_retired_at
                   from tenancy.provider_accounts as account
                  where account.tenant_id = p_tenant_id
                    and account.workspace_id = p_workspace_id
@@ -133,6 +138,10 @@ begin
                     raise exception 'phase `%`: there is no provider account `%` to fail over to', v_phase ->> 'phase',
                                     v_phase ->> 'failover_account'
                         using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+                end if;
+                if v_retired_at is not null then
+                    raise exception 'phase `%`: the provider account `%` is retired', v_phase ->> 'phase', v_phase ->> 'failover_account'
+                        using errcode = 'invalid_parameter_value', hint = 'Name another account.';
                 end if;
                 if v_failover_id = v_account_id then
                     raise exception 'phase `%` fails over to the account that it uses anyway', v_phase ->> 'phase'

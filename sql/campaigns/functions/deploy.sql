@@ -22,7 +22,8 @@ comment on function execution.runs_since_all(uuid, uuid) is
 revoke all on function execution.runs_since_all(uuid, uuid) from public;
 
 create or replace function execution.create_run(
-    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text)
+    p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text,
+    p_include_canceled boolean default false)
 returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -31,6 +32,7 @@ declare
     v_phase record;
     v_audience uuid[];
     v_members bigint;
+    v_retired text;
 begin
     if p_job_size is null or p_job_size not between 1 and 10000 then
         raise exception 'a send job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
@@ -45,11 +47,23 @@ begin
              on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id;
+    select account.name
+      into v_retired
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id in (v_phase.provider_account_id, v_phase.failover_account_id)
+       and account.retired_at is not null
+     limit 1;
+    if found then
+        raise exception 'the provider account `%` of phase `%` is retired, so no new run uses it', v_retired, v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = '`postrider accounts retire --undo` reinstates it.';
+    end if;
 
     -- The audience, ordered by id. Of several leads with the same address only the first is addressed, so that a
     -- person who is in a list twice gets one message. A social phase without a list is one post.
     if p_cause = 'retry' then
-        -- Exclude recipients that got the message in any of these runs, or may have.
+        -- Exclude recipients that got the message in any of these runs, or may have. Without p_include_canceled also those that
+        -- no run tried.
         select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
           into v_audience, v_members
           from (select item.recipient_id
@@ -57,7 +71,9 @@ begin
                  where item.tenant_id = p_tenant_id
                    and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
-                having bool_and(item.status = 'failed')) as failed;
+                having bool_and(item.status = 'failed'
+                                or execution.was_canceled(item.status, item.error, item.reserved_by))
+                   and (p_include_canceled or bool_or(item.status = 'failed'))) as failed;
         if v_members = 0 then
             return null;
         end if;
@@ -128,10 +144,11 @@ begin
     return p_run_id;
 end
 $$;
-comment on function execution.create_run(uuid, uuid, uuid, text, integer, text) is
+comment on function execution.create_run(uuid, uuid, uuid, text, integer, text, boolean) is
     'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that '
-    'certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
-revoke all on function execution.create_run(uuid, uuid, uuid, text, integer, text) from public;
+    'certainly failed, with p_include_canceled also of those that were canceled. Returns null if a retry has no such items. '
+    'The caller has locked the campaign.';
+revoke all on function execution.create_run(uuid, uuid, uuid, text, integer, text, boolean) from public;
 
 create or replace function execution.start_phase(
     p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text,

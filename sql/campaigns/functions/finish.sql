@@ -96,6 +96,57 @@ comment on function execution.fail_missing(uuid, uuid, text) is
     'cannot send the items either.';
 revoke all on function execution.fail_missing(uuid, uuid, text) from public;
 
+create or replace function execution.was_canceled(p_status text, p_error text, p_reserved_by text)
+returns boolean
+language sql
+immutable
+parallel safe
+return p_status = 'skipped' and coalesce(p_error = 'canceled', false) and p_reserved_by is null;
+comment on function execution.was_canceled(text, text, text) is
+    'Whether an item was skipped because its run was canceled before a worker tried it. A worker that skips a lead may have the '
+    'same word as its reason, but leaves its name.';
+revoke all on function execution.was_canceled(text, text, text) from public;
+
+create or replace function execution.is_canceled(p_tenant_id uuid, p_run_id uuid)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = p_tenant_id
+                      and run.id = p_run_id
+                      and phase.canceled_run_id = run.id)
+$$;
+comment on function execution.is_canceled(uuid, uuid) is
+    'Whether a run was canceled. It stays canceled until its phase has another run.';
+revoke all on function execution.is_canceled(uuid, uuid) from public;
+
+create or replace function execution.skip_missing(p_tenant_id uuid, p_job_id uuid)
+returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    insert into execution.channel_outbox
+           (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, skipped, error, attempt,
+            finalized_at)
+    select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+           execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'skipped', true, 'canceled', job.attempts, now()
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+           cross join unnest(job.item_ids) as item (id)
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+$$;
+comment on function execution.skip_missing(uuid, uuid) is
+    'Adds a skipped row for every item of a canceled send job that was never reserved. This uses the keys, so that a late '
+    'worker cannot send the items either.';
+revoke all on function execution.skip_missing(uuid, uuid) from public;
+
 create or replace function execution.end_attempt(
     p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text)
 returns text
@@ -109,7 +160,7 @@ declare
     v_outcome text;
     v_status text;
 begin
-    select job.run_id, job.attempts, job.max_attempts
+    select job.run_id, job.attempts, job.max_attempts, execution.is_canceled(p_tenant_id, job.run_id) as is_canceled
       into strict v_job
       from execution.job_queue as job
      where job.tenant_id = p_tenant_id
@@ -121,6 +172,11 @@ begin
         select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     end if;
 
+    if v_job.is_canceled and v_items.missing > 0 then
+        perform execution.skip_missing(p_tenant_id, p_job_id);
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
+    end if;
+
     if v_items.in_doubt + v_items.missing = 0 then
         v_outcome := case
                          when v_items.failed = 0 then 'completed'
@@ -128,7 +184,7 @@ begin
                          else 'partial'
                      end;
         v_status := case v_outcome when 'failed' then 'dead' else 'completed' end;
-    elsif v_job.attempts < v_job.max_attempts then
+    elsif v_job.attempts < v_job.max_attempts and not v_job.is_canceled then
         v_status := 'failed';
     else
         perform execution.fail_missing(p_tenant_id, p_job_id, coalesce(p_error, 'no attempts are left'));
@@ -181,7 +237,8 @@ end
 $$;
 comment on function execution.end_attempt(uuid, uuid, text, interval, text) is
     'Ends the attempt of a locked send job and returns its status, computed from its items: completed, dead, or failed '
-    'with another attempt to come. The end of the last send job ends the run.';
+    'with another attempt to come. A send job of a canceled run has no other attempt. The end of the last send job ends the '
+    'run.';
 revoke all on function execution.end_attempt(uuid, uuid, text, interval, text) from public;
 
 create or replace function execution.complete_job(
@@ -236,7 +293,7 @@ as $$
 declare
     v_run record;
     v_status text;
-    v_phase_status text;
+    v_phase record;
 begin
     -- Lock the run first: of two send jobs that end at once, the later one sees both.
     select run.*
@@ -281,14 +338,22 @@ begin
       where tenant_id = p_tenant_id
         and id = v_run.campaign_id
         for no key update;
-    select phase.status
-      into strict v_phase_status
+    select phase.status, phase.canceled_run_id
+      into strict v_phase
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.id = v_run.phase_id
        for no key update;
-    -- A paused phase ends when it is resumed.
-    if v_phase_status = 'in_progress' then
+    if v_phase.canceled_run_id = p_run_id then
+        -- The phase failed when it was canceled. The event has the final counts for readers.
+        update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_run.phase_id;
+        perform execution.note_counted_progress(
+            p_tenant_id, v_run.campaign_id, v_run.phase_id,
+            100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended,
+            execution.run_counts(p_tenant_id, p_run_id))
+           from execution.run_progress(p_tenant_id, array[p_run_id]) as progress;
+    elsif v_phase.status = 'in_progress' then
+        -- A paused phase ends when it is resumed.
         perform execution.end_phase(p_tenant_id, v_run.phase_id, p_actor);
     end if;
 end

@@ -271,6 +271,12 @@ create or replace trigger channel_outbox_moves_once
     when (old.moved_to_account_id is not null or old.status <> 'queued' or old.in_doubt_since is not null
           or new.moved_to_account_id is null)
     execute function tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
+create or replace trigger channel_outbox_versions_move_with_the_account
+    after update of account_version on execution.channel_outbox
+    for each row
+    when (old.account_version is distinct from new.account_version
+          and old.moved_to_account_id is not distinct from new.moved_to_account_id)
+    execute function tenancy.refuse_change('an item keeps the version of its account');
 create or replace trigger channel_outbox_reservations_are_facts
     after update of id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient,
                     idempotency_key, reserved_by, attempt, message_hash, created_at

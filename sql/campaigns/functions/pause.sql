@@ -1,4 +1,4 @@
--- Pausing: takes queued send jobs out of the reach of claims, and waits for reservations under way.
+-- Pausing and canceling: takes queued send jobs out of the reach of claims, and waits for reservations under way.
 
 create or replace function execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid)
 returns void
@@ -22,7 +22,7 @@ as $$
        and job.id = waiting.id
 $$;
 comment on function execution.shelve_jobs(uuid, uuid) is
-    'Sets run_after of the queued send jobs of a paused run to infinity, so that no claim takes them. It skips a send job that '
+    'Sets run_after of the queued send jobs of a paused or canceled run to infinity, so that no claim takes them. It skips a send job that '
     'a claim has locked; the worker releases such a send job when it cannot reserve.';
 revoke all on function execution.shelve_jobs(uuid, uuid) from public;
 
@@ -107,7 +107,7 @@ begin
 end
 $$;
 comment on function execution.await_reservations(uuid, uuid, text) is
-    'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns '
+    'Waits until every transaction that began to reserve items of the phase before its pause or cancel has committed. Returns '
     'the number of calls in flight.';
 revoke all on function execution.await_reservations(uuid, uuid, text) from public;
 grant execute on function execution.await_reservations(uuid, uuid, text) to postrider_app;

@@ -12,13 +12,18 @@ as $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
-        select asset.content, account.settings, account.sealed_secret
+        select asset.content, coalesce(earlier.settings, account.settings),
+               coalesce(earlier.sealed_secret, account.sealed_secret)
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = run.tenant_id
                      and account.id = run.provider_account_id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = run.tenant_id
+                     and earlier.account_id = run.provider_account_id
+                     and earlier.version = job.account_version
          where job.tenant_id = p_tenant_id
            and job.id = p_job_id
            and job.status = 'locked'
@@ -49,14 +54,20 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
-        select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
+        select account.id, used.is_failover, account.provider, coalesce(earlier.settings, account.settings),
+               coalesce(earlier.sealed_secret, account.sealed_secret), account.limits,
                extract(epoch from nullif(greatest(state.wait_until, v_now), v_now) - v_now)::double precision,
                extract(epoch from state.circuit_open_until - v_now)::double precision
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
-               cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
-                          as used (id, is_failover)
+               cross join lateral (values (run.provider_account_id, false, job.account_version),
+                                          (run.failover_account_id, true, job.failover_version))
+                          as used (id, is_failover, version)
                join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = run.tenant_id
+                     and earlier.account_id = used.id
+                     and earlier.version = used.version
                left join execution.account_states as state
                       on state.tenant_id = account.tenant_id
                      and state.account_id = account.id
@@ -68,8 +79,8 @@ begin
 end
 $$;
 comment on function execution.read_accounts(uuid, text, uuid, integer) is
-    'Returns the account and the failover account of a send job that the worker holds, with their limits, waits and '
-    'circuits.';
+    'Returns the account and the failover account of a send job that the worker holds, in the versions that its attempt '
+    'uses, with their limits, waits and circuits.';
 revoke all on function execution.read_accounts(uuid, text, uuid, integer) from public;
 grant execute on function execution.read_accounts(uuid, text, uuid, integer) to postrider_worker;
 

@@ -1,5 +1,20 @@
 -- Send jobs that a worker gives back before their end. This uses up no attempt.
 
+create or replace function execution.is_job_canceled(p_tenant_id uuid, p_job_id uuid)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select execution.is_canceled(p_tenant_id, job.run_id)
+      from execution.job_queue as job
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+$$;
+comment on function execution.is_job_canceled(uuid, uuid) is
+    'Whether the run of a send job was canceled.';
+revoke all on function execution.is_job_canceled(uuid, uuid) from public;
+
 create or replace function execution.release_job(
     p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval default interval '0')
 returns void
@@ -16,6 +31,11 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    -- Not under the lock of the phase below: the end of the run locks the campaign first.
+    if execution.is_job_canceled(p_tenant_id, p_job_id) then
+        perform execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, null);
+        return;
+    end if;
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
     select phase.status
@@ -42,7 +62,7 @@ end
 $$;
 comment on function execution.release_job(uuid, uuid, text, integer, interval) is
     'Releases a send job before its end: the worker stops, cannot do this kind of send job, or the phase is paused. A send job of a '
-    'paused phase waits for the phase.';
+    'paused phase waits for the phase; one of a canceled run ends.';
 revoke all on function execution.release_job(uuid, uuid, text, integer, interval) from public;
 grant execute on function execution.release_job(uuid, uuid, text, integer, interval) to postrider_worker;
 
@@ -65,6 +85,10 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    if execution.is_job_canceled(p_tenant_id, p_job_id) then
+        perform execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_wait, null);
+        return 1;
+    end if;
     -- Lock the account before reading its limits: this waits for a concurrent change to commit.
     select account.limits
       into v_limits

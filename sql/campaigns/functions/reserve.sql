@@ -54,6 +54,7 @@ declare
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
     v_suffixes text[] := v_channels;
+    v_versions integer[] := array_fill(null::integer, array[cardinality(p_job_ids)]);
     -- One entry per item: the number of its window; null if the window is lost or paused.
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
@@ -92,7 +93,8 @@ begin
                as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
-                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items, run.phase_id
+                          run.scheduled_for, job.account_version, run.phase_id,
+                          job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
                           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                     where job.tenant_id = wanted.tenant_id
@@ -149,6 +151,7 @@ begin
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
+        v_versions[v_job.n] := nullif(v_job.account_version, 1);
         v_channels[v_job.n] := v_job.channel;
         v_providers[v_job.n] := v_job.provider;
         v_prefixes[v_job.n] := v_job.run_id::text || '|';
@@ -157,14 +160,23 @@ begin
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
-    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause that has
-    -- committed is seen here; a pause that commits later waits for these locks before it answers
-    -- (await_reservations).
+    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause or a cancel that has
+    -- committed is seen here; one that commits later waits for these locks before it answers (await_reservations). After a
+    -- retry the phase is in progress again, but not its canceled run.
     for v_place in
         select begun.n::integer
-          from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
+          from unnest(p_tenant_ids, v_run_ids, p_job_ids) with ordinality as begun (tenant_id, run_id, job_id, n)
                cross join lateral (
-                   select phase.status
+                   select phase.status, phase.canceled_run_id,
+                          exists (select
+                                    from execution.job_queue as job
+                                         join tenancy.provider_accounts as account
+                                           on account.tenant_id = job.tenant_id
+                                   where job.tenant_id = run.tenant_id
+                                     and job.id = begun.job_id
+                                     and (account.id = run.provider_account_id and account.version <> job.account_version
+                                          or account.id = run.failover_account_id and account.version <> job.failover_version)
+                                     and account.id in (run.provider_account_id, run.failover_account_id)) as has_newer_version
                      from execution.campaign_runs as run
                           join execution.campaign_phases as phase
                             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
@@ -172,6 +184,8 @@ begin
                       and run.id = begun.run_id
                    offset 0) as phase
          where phase.status <> 'in_progress'
+            or phase.canceled_run_id = begun.run_id
+            or phase.has_newer_version
     loop
         windows[v_place] := 'paused';
         v_places := array_replace(v_places, v_place, null);
@@ -185,11 +199,12 @@ begin
     begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+                status, skipped, error, reserved_by, attempt, message_hash, finalized_at, account_version)
         select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
+               v_versions[item.place]
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -204,11 +219,12 @@ begin
     end;
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+            status, skipped, error, reserved_by, attempt, message_hash, finalized_at, account_version)
     select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
+               v_versions[item.place]
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -241,7 +257,7 @@ comment on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
     'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
     'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
-    'send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
+    'send job) or paused (the phase is not in progress, the run was canceled, or an account has a newer version than this attempt) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])

@@ -35,9 +35,11 @@ comment on function execution.tenants_with_due_doubts(text[], integer, uuid[], u
 revoke all on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) from public;
 grant execute on function execution.tenants_with_due_doubts(text[], integer, uuid[], uuid[]) to postrider_worker;
 
--- `p_except_accounts` are accounts of which the resolver has enough claims already. `secret_is_newer`: the secret of
+-- `p_except_accounts` are accounts of which the resolver has enough claims already. Settings and secret are those of the
+-- version of the account that was called. `secret_is_newer`: the secret of
 -- the account was changed after the call, so the provider may now see another account than the one that was called.
 -- `is_suppressed`: the lead, or another lead with its address, is suppressed, or the lead is for the list of the phase.
+-- `is_suppressed`: the lead, or another lead with its address, is suppressed, or the run was canceled.
 create or replace function execution.claim_doubts(
     p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval,
     p_except_accounts uuid[] default '{}')
@@ -93,8 +95,10 @@ begin
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
-               account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content,
+               coalesce(earlier.settings, account.settings), coalesce(earlier.sealed_secret, account.sealed_secret),
+               account.limits,
+               case when earlier.version is null then account.secret_set_at else earlier.secret_set_at end > item.created_at,
                case
                    when lead.id is not null
                        then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
@@ -123,7 +127,8 @@ begin
                              and listed.list_id = (select phase.list_id
                                                      from execution.campaign_phases as phase
                                                     where phase.tenant_id = run.tenant_id
-                                                      and phase.id = run.phase_id)),
+                                                      and phase.id = run.phase_id))
+               or execution.is_canceled(p_tenant_id, item.run_id),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -140,6 +145,10 @@ begin
                left join tenancy.provider_accounts as account
                       on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = p_tenant_id
+                     and earlier.account_id = held.account_id
+                     and earlier.version = coalesce(item.account_version, 1)
                left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
          where item.in_doubt_since is not null;
 end
@@ -204,7 +213,7 @@ begin
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
-    -- A paused phase starts no call, and repeats none.
+    -- A paused or canceled phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
                       join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
@@ -212,7 +221,7 @@ begin
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
                 where item.tenant_id = p_tenant_id
                   and item.id = p_outbox_id
-                  and phase.status = 'paused')
+                  and (phase.status = 'paused' or phase.canceled_run_id = run.id))
     then
         return query select false, 30.0::double precision;
         return;
@@ -273,7 +282,7 @@ end
 $$;
 comment on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) is
     'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait '
-    'before it is used; or false, and the time until the next try. A paused phase gets none.';
+    'before it is used; or false, and the time until the next try. A paused phase and a canceled run get none.';
 revoke all on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) from public;
 grant execute on function
     execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision)

@@ -128,14 +128,15 @@ begin
     perform tenancy.require_durable_commit();
     return query
         with moving as (
-            select item.tenant_id, item.id, item.failover_account_id
+            select item.tenant_id, item.id, item.failover_account_id, item.failover_version
               from (select given.*
                       from unnest(p_tenant_ids, p_outbox_ids) as given (tenant_id, id)
                      order by given.tenant_id, given.id) as wanted
                    cross join lateral (
-                       select item.tenant_id, item.id, run.failover_account_id
+                       select item.tenant_id, item.id, run.failover_account_id, nullif(job.failover_version, 1) as failover_version
                          from execution.channel_outbox as item
                               join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+                              join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
                         where item.tenant_id = wanted.tenant_id
                           and item.id = wanted.id
                           and item.status = 'queued'
@@ -146,7 +147,8 @@ begin
                           for no key update of item) as item
         ), moved as (
             update execution.channel_outbox as item
-               set moved_to_account_id = moving.failover_account_id
+               set moved_to_account_id = moving.failover_account_id,
+                   account_version = moving.failover_version
               from moving
              where item.tenant_id = moving.tenant_id
                and item.id = moving.id

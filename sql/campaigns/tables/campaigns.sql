@@ -56,8 +56,13 @@ create table execution.campaign_phases (
     progress            numeric(4, 1) not null default 0,
     -- Percentage that was reported since and waits for its event.
     progress_reported   numeric(4, 1),
-    -- Work for tend_phase: start the next phase (advance), or end this one because its run has ended (end).
+    -- Work for tend_phase: start the next phase (advance), end this one because its run has ended (end), or skip the items that
+    -- a canceled run has not tried (cancel).
     due                 text,
+    -- Number of the event of the last change of the state.
+    changed_sequence    bigint        not null default 0,
+    -- The run that was canceled last. No item of it is reserved any more.
+    canceled_run_id     uuid,
     primary key (tenant_id, id),
     constraint campaign_phases_belong_to_a_campaign
         foreign key (tenant_id, campaign_id) references execution.campaigns (tenant_id, id),
@@ -87,7 +92,7 @@ create table execution.campaign_phases (
                and scheduled_for < timestamptz '9999-01-01 00:00:00+00'),
     constraint campaign_phases_status_check
         check (status in ('not_started', 'in_progress', 'paused', 'completed', 'failed')),
-    constraint campaign_phases_due_check check (due in ('advance', 'end')),
+    constraint campaign_phases_due_check check (due in ('advance', 'end', 'cancel')),
     constraint campaign_phases_progress_is_a_percentage check (progress between 0 and 100),
     constraint campaign_phases_reports_are_percentages check (progress_reported between 0 and 100)
 );

@@ -24,6 +24,9 @@ create table execution.job_queue (
     finished_at  timestamptz,
     -- Reason why a queued send job is not due yet, if the limits of an account are the reason. A claim clears it.
     waits_for    text,
+    -- Versions of the account and the failover account that the current attempt uses.
+    account_version  integer,
+    failover_version integer,
     primary key (tenant_id, id),
     constraint job_queue_belongs_to_a_run
         foreign key (tenant_id, run_id) references execution.campaign_runs (tenant_id, id),

@@ -28,6 +28,8 @@ create table execution.channel_outbox (
     in_doubt_since      timestamptz,
     -- The failover account, if the item was moved to it because the run's own account provably did not send it.
     moved_to_account_id uuid,
+    -- Version of the account that is called, or of the failover account of an item that moved. Null: the first version.
+    account_version     integer,
     primary key (tenant_id, id),
     constraint channel_outbox_status_check
         check (status in ('queued', 'sent', 'called', 'posted', 'failed', 'skipped')),

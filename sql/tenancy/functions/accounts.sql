@@ -1,4 +1,4 @@
--- Provider accounts of a tenant: creation, new secrets, limits, removal, and the lookup for provider callbacks.
+-- Provider accounts of a tenant: creation, new versions, new secrets, limits, retirement, removal, and the lookup for provider callbacks.
 
 create or replace function tenancy.create_provider_account(
     p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_provider text, p_settings jsonb,
@@ -29,16 +29,30 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now constant timestamptz := now();
+    v_old bytea;
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    select account.sealed_secret
+      into v_old
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return false;
+    end if;
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
            updated_at = v_now
      where tenant_id = p_tenant_id
        and id = p_id;
-    if not found then
-        return false;
-    end if;
+    -- Earlier versions with the same secret: the provider knows the old one no longer.
+    update tenancy.provider_account_versions
+       set sealed_secret = p_sealed_secret,
+           secret_set_at = v_now
+     where tenant_id = p_tenant_id
+       and account_id = p_id
+       and sealed_secret = v_old;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
@@ -47,7 +61,96 @@ $$;
 revoke all on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) from public;
 grant execute on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) to postrider_app;
 comment on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) is
-    'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
+    'Replaces the sealed secret of an account of the tenant, and of its earlier versions that have the same. Returns false if '
+    'there is no such account.';
+
+create or replace function tenancy.update_provider_account(
+    p_tenant_id uuid, p_id uuid, p_settings jsonb, p_sealed_secret bytea, p_actor text)
+returns integer
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := now();
+    v_account record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select account.version, account.settings, account.sealed_secret, account.secret_set_at
+      into v_account
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return null;
+    end if;
+    if v_account.settings = p_settings and p_sealed_secret is null then
+        return v_account.version;
+    end if;
+    insert into tenancy.provider_account_versions (tenant_id, account_id, version, settings, sealed_secret, secret_set_at)
+    values (p_tenant_id, p_id, v_account.version, v_account.settings, v_account.sealed_secret, v_account.secret_set_at);
+    update tenancy.provider_accounts
+       set settings = p_settings,
+           sealed_secret = coalesce(p_sealed_secret, sealed_secret),
+           version = v_account.version + 1,
+           updated_at = v_now
+     where tenant_id = p_tenant_id
+       and id = p_id;
+    -- Calls of the new version come after its secret.
+    update tenancy.provider_accounts
+       set secret_set_at = null
+     where tenant_id = p_tenant_id
+       and id = p_id
+       and p_sealed_secret is not null;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'account.updated', 'account:' || p_id, 'version ' || v_account.version + 1);
+    return v_account.version + 1;
+end
+$$;
+revoke all on function tenancy.update_provider_account(uuid, uuid, jsonb, bytea, text) from public;
+grant execute on function tenancy.update_provider_account(uuid, uuid, jsonb, bytea, text) to postrider_app;
+comment on function tenancy.update_provider_account(uuid, uuid, jsonb, bytea, text) is
+    'Gives an account of the tenant a new version with these settings, and with a new sealed secret if one is given. '
+    'Reservations from now on use it; items that were called before keep their version. Returns its number, and the number of '
+    'the current version if nothing differs. Returns null if there is no such account.';
+
+create or replace function tenancy.retire_provider_account(p_tenant_id uuid, p_id uuid, p_is_retired boolean, p_actor text)
+returns boolean
+language plpgsql
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now constant timestamptz := now();
+    v_is_retired boolean;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select account.retired_at is not null
+      into v_is_retired
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return false;
+    end if;
+    if v_is_retired <> p_is_retired then
+        update tenancy.provider_accounts
+           set retired_at = case when p_is_retired then v_now end
+         where tenant_id = p_tenant_id
+           and id = p_id;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (p_tenant_id, p_actor, case when p_is_retired then 'account.retired' else 'account.reinstated' end, 'account:' || p_id);
+    end if;
+    return true;
+end
+$$;
+revoke all on function tenancy.retire_provider_account(uuid, uuid, boolean, text) from public;
+grant execute on function tenancy.retire_provider_account(uuid, uuid, boolean, text) to postrider_app;
+comment on function tenancy.retire_provider_account(uuid, uuid, boolean, text) is
+    'Retires an account of the tenant, so that no new campaign and no new run uses it, or takes that back. Runs under way '
+    'finish. Returns false if there is no such account.';
 
 create or replace function tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text)
 returns boolean
@@ -126,19 +229,32 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null) then
+        return;
+    end if;
     return query
         select account.provider, account.settings, account.sealed_secret
           from tenancy.provider_accounts as account
          where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
+    -- The provider signs a report about an earlier call with the secret of that call.
+    return query
+        select account.provider, earlier.settings, earlier.sealed_secret
+          from tenancy.provider_accounts as account
+               join tenancy.provider_account_versions as earlier
+                 on earlier.tenant_id = account.tenant_id and earlier.account_id = account.id
+         where account.tenant_id = p_tenant_id
            and account.id = p_account_id
-           and exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null);
+         order by earlier.version desc
+         limit 9;
 end
 $$;
 revoke all on function tenancy.account_of_callback(uuid, uuid) from public;
 grant execute on function tenancy.account_of_callback(uuid, uuid) to postrider_app;
 comment on function tenancy.account_of_callback(uuid, uuid) is
-    'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL '
-    'names the tenant and the account. Returns nothing while the tenant is being removed.';
+    'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider: first of its '
+    'current version, then of up to nine earlier ones. Their URL names the tenant and the account. Returns nothing while the '
+    'tenant is being removed.';
 
 create or replace function tenancy.note_new_secret()
 returns trigger

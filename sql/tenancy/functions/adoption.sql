@@ -149,11 +149,12 @@ begin
     with begun as (
         insert into execution.channel_outbox
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
+                reserved_by, attempt, created_at, in_doubt_since, account_version)
         select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
                case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now,
+               nullif(execution.account_version(p_tenant_id, run.id, false), 1)
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join unnest(job.item_ids) as item (id)

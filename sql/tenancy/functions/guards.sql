@@ -80,6 +80,7 @@ select tenancy.protect(wanted.name, wanted.tenant_column)
                ('tenancy.login_codes', 'tenant_id'),
                ('tenancy.audit_log', 'tenant_id'),
                ('tenancy.provider_accounts', 'tenant_id'),
+               ('tenancy.provider_account_versions', 'tenant_id'),
                ('tenancy.requests', 'tenant_id')) as wanted (name, tenant_column)
  where not exists (select from pg_catalog.pg_policy where polrelid = wanted.name);
 
@@ -135,6 +136,11 @@ create or replace trigger provider_accounts_stay_where_they_are
     when (old.id <> new.id or old.tenant_id <> new.tenant_id)
     execute function tenancy.refuse_change('an account does not move; its secret is bound to its row');
 
+create or replace trigger provider_account_versions_are_facts
+    before update of tenant_id, account_id, version, settings, replaced_at on tenancy.provider_account_versions
+    for each row
+    execute function tenancy.refuse_change('earlier settings of an account never change');
+
 create or replace trigger requests_answered_once
     before update on tenancy.requests
     for each row
@@ -168,6 +174,7 @@ grant select (id, tenant_id, name, role, hint, created_at, expires_at, revoked_a
 grant select (id, tenant_id, key_id, name, created_at, last_seen_at, idle_for, expires_at)
     on tenancy.sessions to postrider_app, postrider_read;
 -- Only the loops that call providers read secrets.
-grant select on tenancy.provider_accounts to postrider_worker;
-grant select (id, tenant_id, workspace_id, name, provider, settings, created_at, updated_at, limits, secret_set_at)
+grant select on tenancy.provider_accounts, tenancy.provider_account_versions to postrider_worker;
+grant select (id, tenant_id, workspace_id, name, provider, settings, created_at, updated_at, limits, secret_set_at,
+              version, retired_at)
     on tenancy.provider_accounts to postrider_app, postrider_read;

@@ -52,6 +52,13 @@ as $$
     select 'account', account.tenant_id, account.id, account.sealed_secret
       from tenancy.provider_accounts as account
     union all
+    -- Versions that share a secret have the same sealed value.
+    select distinct 'version', earlier.tenant_id, earlier.account_id, earlier.sealed_secret
+      from tenancy.provider_account_versions as earlier
+           join tenancy.provider_accounts as account
+             on account.tenant_id = earlier.tenant_id and account.id = earlier.account_id
+     where earlier.sealed_secret <> account.sealed_secret
+    union all
     select 'executor', executor.tenant_id, executor.id, executor.sealed_secret
       from channels.channel_executors as executor
      where executor.sealed_secret is not null
@@ -159,6 +166,14 @@ begin
                 update tenancy.provider_accounts set sealed_secret = v_one.new where tenant_id = v_one.tenant_id and id = v_one.id;
                 -- The trigger provider_accounts_secrets_have_a_time has set this to now.
                 update tenancy.provider_accounts set secret_set_at = v_set_at where tenant_id = v_one.tenant_id and id = v_one.id;
+                update tenancy.provider_account_versions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and account_id = v_one.id and sealed_secret = v_one.old;
+            when 'version' then
+                update tenancy.provider_account_versions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and account_id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
             when 'executor' then
                 update channels.channel_executors
                    set sealed_secret = v_one.new
@@ -207,6 +222,12 @@ create or replace trigger provider_accounts_are_sealed_under_one_key
     execute function tenancy.refuse_other_master_key();
 create or replace trigger provider_accounts_stay_sealed_under_one_key
     before update of sealed_secret on tenancy.provider_accounts
+    for each row
+    when (new.sealed_secret is distinct from old.sealed_secret)
+    execute function tenancy.refuse_other_master_key();
+
+create or replace trigger provider_account_versions_stay_sealed_under_one_key
+    before update of sealed_secret on tenancy.provider_account_versions
     for each row
     when (new.sealed_secret is distinct from old.sealed_secret)
     execute function tenancy.refuse_other_master_key();

@@ -174,9 +174,9 @@ async fn take(
         }
     };
     let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
-    let account = callbacks::account(&mut transaction, &keys.master_key, place).await?;
-    let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
-    let Some(echo) = read(keys, place, &account, request)? else {
+    let versions = callbacks::account(&mut transaction, &keys.master_key, place).await?;
+    let account = versions.first().filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
+    let Some(echo) = read(keys, place, &versions, request)? else {
         return Ok(StatusCode::NO_CONTENT);
     };
     let new = NewCallback {
@@ -198,13 +198,14 @@ async fn take(
     }
 }
 
-/// Verifies the signature of a callback and reads it.
+/// Verifies the signature of a callback and reads it. The signature tells which version of the account was called.
 fn read(
     keys: &CallbackKeys,
     place: Place,
-    account: &CallbackAccount,
+    versions: &[CallbackAccount],
     request: &Received<'_>,
 ) -> Result<Option<Echo>, ApiError> {
+    let account = versions.first().ok_or(UNKNOWN)?;
     let adapter = keys.adapters.get(&account.provider).ok_or(UNKNOWN)?;
     let headers: Vec<(String, String)> = request
         .headers
@@ -216,8 +217,20 @@ fn read(
     let path_and_query = request.uri.path_and_query().map_or("/", axum::http::uri::PathAndQuery::as_str);
     let Received { key, body, .. } = *request;
     let callback = Callback { path_and_query, key, headers: &headers, body, now: Timestamp::now() };
-    let opened = Account { id: place.account, settings: &account.settings, secret: &account.secret };
-    adapter.read_callback(&opened, &callback).map_err(|refused| match refused {
+    let read_as = |account: &CallbackAccount| {
+        let opened = Account { id: place.account, settings: &account.settings, secret: &account.secret };
+        adapter.read_callback(&opened, &callback)
+    };
+    let mut echo = read_as(account);
+    for earlier in versions.iter().skip(1) {
+        if !matches!(echo, Err(CallbackRefused::Forged(_))) {
+            break;
+        }
+        if let Ok(verified) = read_as(earlier) {
+            echo = Ok(verified);
+        }
+    }
+    echo.map_err(|refused| match refused {
         CallbackRefused::NotTaken => UNKNOWN,
         CallbackRefused::Forged(why) => {
             tracing::warn!(account.id = %place.account, provider = account.provider, "a callback was refused: {why}");

@@ -53,8 +53,18 @@ pub(crate) struct EventPayload {
     /// The state before the event.
     #[schema(nullable = false)]
     previous_status: Option<words::PhaseStatus>,
+    /// The transition.
     #[schema(nullable = false)]
     trigger: Option<words::PhaseTrigger>,
+    /// The control, where it is not the transition: `cancel`.
+    #[schema(nullable = false)]
+    control: Option<words::PhaseTrigger>,
+    /// For a retry: whether it takes the canceled items, too.
+    #[schema(nullable = false)]
+    includes_canceled: Option<bool>,
+    /// For a rerun: `failed`, if it takes only the failed items.
+    #[schema(nullable = false)]
+    only: Option<String>,
     /// The newest run of the phase.
     #[schema(nullable = false)]
     run_id: Option<Uuid>,

@@ -2,6 +2,7 @@
 
 pub(crate) mod assets;
 pub(crate) mod callbacks;
+pub(crate) mod check;
 pub(crate) mod history;
 pub(crate) mod in_doubt;
 pub(crate) mod items;
@@ -14,7 +15,6 @@ pub(crate) mod unsubscribe;
 
 use axum::{Json, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
-use postrider_engine::campaigns::drafts::{self, DraftError};
 use postrider_model::{
     Channel,
     campaigns::{PhaseKind, PhaseStatus},
@@ -286,7 +286,8 @@ impl From<PhaseState> for PhaseBody {
     }
 }
 
-/// Creates a campaign with its phases, all of it or nothing. Nothing is sent before a phase is started.
+/// Creates a campaign with its phases, all of it or nothing. Nothing is sent before a phase is started. A campaign in which `POST
+/// /campaigns/check` finds an error is refused.
 #[utoipa::path(
     post,
     path = "/campaigns",
@@ -306,12 +307,7 @@ pub(crate) async fn create(
     let mut writing = Writing::begin(&app, caller, &fingerprint).await?;
     let connection = writing.connection();
     let workspace = workspace(connection, caller.tenant_id, wanted).await?;
-    drafts::check(connection, caller.tenant_id, workspace, &campaign, &app.adapters).await.map_err(
-        |error| match error {
-            DraftError::Mistake(mistake) => ApiError::unprocessable(mistake.path(), mistake.problem),
-            DraftError::Store(error) => error.into(),
-        },
-    )?;
+    check::require_sound(&app, connection, caller.tenant_id, workspace, &campaign).await?;
     let id = campaigns::create(connection, caller.tenant_id, workspace, &campaign, &caller.actor()).await?;
     let made = whole(connection, caller.tenant_id, id).await?;
     let made = made.ok_or_else(|| ApiError::Internal(format!("campaign {id} was made and is gone")))?;

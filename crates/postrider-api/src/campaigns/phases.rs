@@ -13,7 +13,7 @@ use postrider_store::{
     StoreError,
     campaigns::{
         self, PhaseState, Snapshot,
-        phases::{self, Control, Controlled, Standing},
+        phases::{self, Control, Controlled, Reach, Standing},
         send_jobs,
     },
     postgres::pool,
@@ -62,6 +62,8 @@ pub(crate) struct PhaseStanding {
     kind: PhaseKind,
     #[schema(value_type = words::PhaseStatus)]
     status: PhaseStatus,
+    /// Whether it failed because its newest run was canceled.
+    canceled: bool,
     #[schema(minimum = 0, maximum = 100)]
     progress_percentage: f64,
     /// Controls that are allowed now.
@@ -104,6 +106,7 @@ impl From<PhaseState> for PhaseStanding {
             phase: phase.phase,
             kind: phase.kind,
             status: phase.status,
+            canceled: phase.canceled,
             progress_percentage: phase.progress,
             scheduled_for: phase.scheduled_for,
             run: phase.run.map(|state| RunStanding {
@@ -166,10 +169,42 @@ pub(crate) struct ControlRequest {
     #[schema(value_type = Option<words::PhaseStatus>)]
     #[serde(default)]
     expected_state: Option<PhaseStatus>,
+    /// Carries the control out only if the phase's state has not changed after this event, or is the control's target state. A repeated
+    /// request then changes nothing.
+    #[schema(minimum = 0)]
+    #[serde(default)]
+    expected_sequence: Option<i64>,
+    /// For `retry`: sends the items that were canceled, too.
+    #[serde(default)]
+    include_canceled: bool,
+    /// For `rerun`: sends only these items, instead of the whole list.
+    #[serde(default)]
+    only: Option<RerunOnly>,
     /// The reason, for the history.
     #[schema(max_length = 2000)]
     #[serde(default)]
     reason: Option<String>,
+}
+
+/// Items of a rerun.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RerunOnly {
+    /// Those that certainly failed.
+    Failed,
+}
+
+impl ControlRequest {
+    /// The items that the control takes.
+    fn reach(&self, control: PhaseTrigger) -> Result<Reach, ApiError> {
+        match (control, self.include_canceled, self.only) {
+            (_, false, None) => Ok(Reach::Usual),
+            (PhaseTrigger::Retry, true, None) => Ok(Reach::WithCanceled),
+            (PhaseTrigger::Rerun, false, Some(RerunOnly::Failed)) => Ok(Reach::OnlyFailed),
+            (_, true, _) => Err(ApiError::unprocessable("include_canceled", "is for `retry`".to_owned())),
+            (_, _, Some(_)) => Err(ApiError::unprocessable("only", "is for `rerun`".to_owned())),
+        }
+    }
 }
 
 /// The state of a phase after a control.
@@ -195,10 +230,10 @@ pub(crate) struct ControlAnswer {
     run_id: Option<Uuid>,
     /// Number of items of that run.
     items: Option<i64>,
-    /// Number of items that were sent before, or may have been: for `rerun`.
+    /// Number of items that were sent before, or may have been: for `retry` and `rerun`.
     second_messages: Option<i64>,
-    /// For `pause`: items whose calls were under way when it was answered. They finish and are recorded; nothing new is reserved. An answer that is
-    /// given again under its `Idempotency-Key` leaves it out.
+    /// For `pause` and `cancel`: items whose calls were under way when it was answered. They finish and are recorded; nothing new is reserved. An
+    /// answer that is given again under its `Idempotency-Key` leaves it out.
     in_flight: Option<i64>,
 }
 
@@ -232,7 +267,9 @@ pub(crate) struct ControlQuery {
     dry_run: bool,
 }
 
-/// Starts, pauses, resumes, retries or reruns a phase; completes or fails one that another service carries out.
+/// Starts, pauses, resumes, retries, reruns or cancels a phase; completes or fails one that another service carries out.
+///
+/// `cancel` skips the items that were not tried, with the reason `canceled`, and fails the phase; `retry` continues it.
 #[utoipa::path(
     post,
     path = "/campaigns/{id}/phases/{phase}/{control}",
@@ -269,17 +306,19 @@ pub(crate) async fn control(
         phase: &phase,
         trigger,
         expected: request.expected_state,
+        expected_sequence: request.expected_sequence,
+        reach: request.reach(trigger)?,
         reason: request.reason.as_deref(),
         actor: &actor,
     };
     if query.dry_run {
         return dry_run(&app, caller.tenant_id, control).await;
     }
-    let is_pause = trigger == PhaseTrigger::Pause;
+    let is_exact = phases::stops(trigger);
     let exact = async || {
         let waited = phases::await_reservations(&app.pool, caller.tenant_id, campaign, &phase).await;
         waited.map_err(|error| match error {
-            // The phase is paused; workers may still be reserving items.
+            // The phase is stopped; workers may still be reserving items.
             StoreError::Conflict { message } => ApiError::NotReady(message),
             error => error.into(),
         })
@@ -287,7 +326,7 @@ pub(crate) async fn control(
     let mut writing = match Writing::take(&app.pool, caller, &fingerprint).await? {
         Taken::Before(answer) => {
             let response = replay(answer)?;
-            if is_pause {
+            if is_exact {
                 exact().await?;
             }
             return Ok(response);
@@ -297,14 +336,14 @@ pub(crate) async fn control(
     let (changed, standing) = match phases::apply(writing.connection(), caller.tenant_id, control).await? {
         Controlled::Changed(standing) => (true, standing),
         Controlled::Unchanged(standing) => (false, standing),
-        refused => return Err(refusal(refused)),
+        refused => return Err(refusal(control, refused)),
     };
     let mut answer = ControlAnswer::new(campaign, &phase, changed, &standing);
     let response = writing.answer(StatusCode::OK, &answer).await?;
     if changed {
         wake_workers(&app).await;
     }
-    if !is_pause {
+    if !is_exact {
         return Ok(response);
     }
     answer.in_flight = Some(exact().await?);
@@ -322,7 +361,7 @@ async fn dry_run(app: &App, tenant: TenantId, control: Control<'_>) -> ApiResult
     let (would_change, standing) = match controlled {
         Controlled::Changed(standing) => (true, standing),
         Controlled::Unchanged(standing) => (false, standing),
-        refused => return Err(refusal(refused)),
+        refused => return Err(refusal(control, refused)),
     };
     let answer = ControlAnswer::new(control.campaign, control.phase, false, &standing);
     let answer = ControlAnswer { would_change: Some(would_change), ..answer };
@@ -374,13 +413,24 @@ pub(crate) async fn progress(
     .await?;
     let standing = match reported {
         Controlled::Changed(standing) | Controlled::Unchanged(standing) => standing,
-        refused => return Err(refusal(refused)),
+        refused => return Err(problem(refused)),
     };
     pool::commit(transaction).await?;
     Ok(Json(ControlAnswer::new(campaign, &phase, false, &standing)))
 }
 
-fn refusal(refused: Controlled) -> ApiError {
+/// Logs the reason why a control was refused.
+fn refusal(control: Control<'_>, refused: Controlled) -> ApiError {
+    if let Controlled::Conflict { reason, .. } = &refused {
+        tracing::info!(
+            campaign.id = %control.campaign, phase = %control.phase, control = %control.trigger, actor = %control.actor,
+            "{} of phase {} was refused: {reason}", control.trigger, control.phase
+        );
+    }
+    problem(refused)
+}
+
+fn problem(refused: Controlled) -> ApiError {
     match refused {
         Controlled::Conflict { standing, reason } => ApiError::conflict(reason)
             .with("currentState", standing.status)

@@ -54,7 +54,8 @@ words! {
     PhaseKind: campaigns::PhaseKind::ALL;
     /// The state of a phase.
     PhaseStatus: campaigns::PhaseStatus::ALL;
-    /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
+    /// Control of a phase. `complete` and `fail` are for phases that another service carries out, `cancel` for those that Postrider
+    /// delivers.
     PhaseTrigger: campaigns::PhaseTrigger::ALL;
     /// Cause of a run.
     RunCause: campaigns::RunCause::ALL;

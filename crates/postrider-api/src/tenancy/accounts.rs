@@ -6,7 +6,7 @@ use postrider_model::{Limits, ids::ProviderAccountId, seal::Place};
 use postrider_providers::{Account, AccountRefused};
 use postrider_store::{
     StoreError,
-    campaigns::send_jobs,
+    campaigns::{callbacks, send_jobs},
     postgres::pool,
     tenancy::{
         accounts::{self, AccountState, Circuit, NewAccount, ProviderAccount},
@@ -47,8 +47,12 @@ pub(crate) struct AccountBody {
     #[schema(value_type = limits::Limits)]
     limits: Value,
     state: StateBody,
+    /// Number of its settings. New calls use them; items that were called before keep their version.
+    version: i32,
+    /// Time since which no new campaign and no new run uses it.
+    retired_at: Option<Timestamp>,
     created_at: Timestamp,
-    /// Time of the last change of its secret.
+    /// Time of the last change of its settings or its secret.
     updated_at: Timestamp,
 }
 
@@ -108,6 +112,8 @@ impl From<ProviderAccount> for AccountBody {
                 circuit_open_until,
                 circuit_reason,
             },
+            version: account.version,
+            retired_at: account.retired_at,
             created_at: account.created_at,
             updated_at: account.updated_at,
         }
@@ -139,14 +145,26 @@ pub(crate) struct NewAccountBody {
     limits: Value,
 }
 
-/// A change of an account.
-#[derive(Debug, Deserialize, ToSchema)]
+/// A change of an account. It has at least one member.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ProviderAccountChange)]
 pub(crate) struct ChangeBody {
     /// New limits of the account; `{}` removes all limits.
-    #[schema(value_type = limits::Limits)]
-    limits: Value,
+    #[serde(default)]
+    #[schema(value_type = Option<limits::Limits>)]
+    limits: Option<Value>,
+    /// New settings of the account, all of them. They make a new version, which reservations use from now on.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    settings: Option<Value>,
+    /// The secret of the new version, if it is another one. Without `settings`, replace the secret with `PUT …/secret`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, write_only)]
+    secret: Option<SecretString>,
+    /// `true` retires the account: no new campaign and no new run uses it, and runs under way finish. `false` takes that back.
+    #[serde(default)]
+    retired: Option<bool>,
 }
 
 /// A new secret.
@@ -248,7 +266,7 @@ pub(crate) async fn create(
     writing.answer(StatusCode::CREATED, &made).await
 }
 
-/// Sets the limits of an account. Jobs that waited for the old limits become due.
+/// Changes an account: its limits, its settings, or whether it is retired. Send jobs that waited for old limits become due.
 #[utoipa::path(
     patch,
     path = "/provider-accounts/{id}",
@@ -256,20 +274,57 @@ pub(crate) async fn create(
     tag = "provider accounts",
     params(("id" = Uuid, Path, description = "The account's id")),
     request_body = ChangeBody,
-    responses((status = 200, description = "The account with its new limits", body = AccountBody)),
+    responses((status = 200, description = "The account after the change", body = AccountBody)),
 )]
-pub(crate) async fn limit(
+pub(crate) async fn update(
     State(app): State<App>,
     Admin(caller): Admin,
     Path(id): Path<ProviderAccountId>,
     Body { value: change, .. }: Body<ChangeBody>,
 ) -> ApiResult<Json<AccountBody>> {
-    let limits = read_limits(&change.limits)?;
-    let mut transaction = pool::begin_as(&app.pool, caller.tenant_id).await?;
-    if !accounts::limit(&mut transaction, caller.tenant_id, id, &limits, &caller.actor()).await? {
+    if change.limits.is_none() && change.settings.is_none() && change.retired.is_none() {
+        let field = if change.secret.is_some() { "secret" } else { "limits" };
+        let problem = "name `limits`, `settings` or `retired`; a secret alone is replaced with PUT …/secret";
+        return Err(ApiError::unprocessable(field, problem));
+    }
+    if change.secret.is_some() && change.settings.is_none() {
+        return Err(ApiError::unprocessable(
+            "secret",
+            "belongs to new `settings`; a secret alone is replaced with PUT …/secret",
+        ));
+    }
+    let limits = change.limits.as_ref().map(read_limits).transpose()?;
+    if change.settings.as_ref().is_some_and(|settings| !settings.is_object()) {
+        return Err(ApiError::invalid("settings", "must be a JSON object"));
+    }
+    let (tenant, actor) = (caller.tenant_id, caller.actor());
+    let mut transaction = pool::begin_as(&app.pool, tenant).await?;
+    let known = accounts::find(&mut transaction, tenant, id).await?.ok_or(UNKNOWN)?;
+    if let Some(settings) = &change.settings {
+        let keys = keys(&app)?;
+        let place = Place { tenant, account: id };
+        let kept = match &change.secret {
+            Some(_) => None,
+            None => callbacks::account(&mut transaction, &keys.master_key, place).await?.into_iter().next(),
+        };
+        let secret = change.secret.as_ref().or(kept.as_ref().map(|kept| &kept.secret)).ok_or(UNKNOWN)?;
+        check(keys, &known.provider, id, settings, secret)?;
+        let secret = change.secret.as_ref();
+        accounts::update(&mut transaction, &keys.master_key, place, settings, secret, &actor)
+            .await?
+            .ok_or(UNKNOWN)?;
+    }
+    if let Some(limits) = &limits
+        && !accounts::limit(&mut transaction, tenant, id, limits, &actor).await?
+    {
         return Err(UNKNOWN);
     }
-    let account = accounts::find(&mut transaction, caller.tenant_id, id).await?;
+    if let Some(is_retired) = change.retired
+        && !accounts::retire(&mut transaction, tenant, id, is_retired, &actor).await?
+    {
+        return Err(UNKNOWN);
+    }
+    let account = accounts::find(&mut transaction, tenant, id).await?;
     pool::commit(transaction).await?;
     hint(&app).await;
     account.map(AccountBody::from).map(Json).ok_or(UNKNOWN)

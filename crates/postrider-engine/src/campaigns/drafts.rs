@@ -15,59 +15,69 @@ use postrider_store::{
 
 use super::render;
 
-/// Why a campaign cannot be created.
-#[derive(Debug, thiserror::Error)]
-pub enum DraftError {
-    /// Something is wrong with it.
-    #[error(transparent)]
-    Mistake(#[from] Mistake),
-    /// It could not be checked.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// Checks everything that can be said before a campaign is created.
-pub async fn check(
+/// The mistakes of a campaign, at most one per phase. A campaign that contradicts itself has one.
+pub async fn mistakes(
     connection: &mut PgConnection,
     tenant: TenantId,
     workspace: WorkspaceId,
     campaign: &NewCampaign,
     adapters: &Adapters,
-) -> Result<(), DraftError> {
-    campaign.check()?;
+) -> Result<Vec<Mistake>, StoreError> {
+    if let Err(mistake) = campaign.check() {
+        return Ok(vec![mistake]);
+    }
     let accounts: Vec<ProviderAccount> = accounts::list(connection, tenant)
         .await?
         .into_iter()
         .filter(|account| account.workspace_id == workspace)
         .collect();
+    let mut mistakes = Vec::new();
     for (at, phase) in campaign.phases.iter().enumerate() {
-        let mistake =
-            |(field, problem): (&'static str, String)| Mistake::in_phase(at, &phase.phase, field, problem);
-        check_time(phase).map_err(mistake)?;
-        let Some(channel) = phase.channel else { continue };
-        for (field, account) in
-            [("provider_account", &phase.provider_account), ("failover_account", &phase.failover_account)]
+        if let Some((field, problem)) =
+            problem_of(connection, tenant, workspace, phase, &accounts, adapters).await?
         {
-            if let Some(account) = account {
-                check_account(channel, account, &accounts, adapters)
-                    .map_err(|problem| mistake((field, problem)))?;
-            }
-        }
-        if let Some(problem) = asset_problem(connection, tenant, workspace, channel, phase).await? {
-            return Err(mistake(("asset_id", problem)).into());
-        }
-        if let Some(list) = &phase.list
-            && !leads::has_list(connection, tenant, workspace, list).await?
-        {
-            let problem = format!(
-                "there is no list `{}`; import one with `postrider campaign import --list NAME FILE`, or with \
-                 `POST /leads/import?list=NAME`",
-                list.escape_debug()
-            );
-            return Err(mistake(("list", problem)).into());
+            mistakes.push(Mistake::in_phase(at, &phase.phase, field, problem));
         }
     }
-    Ok(())
+    Ok(mistakes)
+}
+
+/// The first problem of a phase, with its field.
+async fn problem_of(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    workspace: WorkspaceId,
+    phase: &NewPhase,
+    accounts: &[ProviderAccount],
+    adapters: &Adapters,
+) -> Result<Option<(&'static str, String)>, StoreError> {
+    if let Err(problem) = check_time(phase) {
+        return Ok(Some(problem));
+    }
+    let Some(channel) = phase.channel else { return Ok(None) };
+    for (field, account) in
+        [("provider_account", &phase.provider_account), ("failover_account", &phase.failover_account)]
+    {
+        if let Some(account) = account
+            && let Err(problem) = check_account(channel, account, accounts, adapters)
+        {
+            return Ok(Some((field, problem)));
+        }
+    }
+    if let Some(problem) = asset_problem(connection, tenant, workspace, channel, phase).await? {
+        return Ok(Some(("asset_id", problem)));
+    }
+    if let Some(list) = &phase.list
+        && !leads::has_list(connection, tenant, workspace, list).await?
+    {
+        let problem = format!(
+            "there is no list `{}`; import one with `postrider campaign import --list NAME FILE`, or with \
+             `POST /leads/import?list=NAME`",
+            list.escape_debug()
+        );
+        return Ok(Some(("list", problem)));
+    }
+    Ok(None)
 }
 
 /// That it does not begin before it was thought of, nor after the years that a key can spell.
@@ -99,6 +109,9 @@ fn check_account(
             account.escape_debug()
         ));
     };
+    if account.retired_at.is_some() {
+        return Err(format!("account `{}` is retired; name another one", account.name));
+    }
     let Some(adapter) = adapters.get(&account.provider) else {
         return Err(format!(
             "account `{}` is at `{}`, which this version cannot call; it can call {}",

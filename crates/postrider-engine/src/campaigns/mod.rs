@@ -8,7 +8,7 @@
 //!
 //! A crash can put in doubt the items that are reserved, and those are being called: at most a window per send job.
 //! `resolver` settles items in doubt, `render` makes messages from assets and leads, `reserved` compares them with what was reserved, `drafts`
-//! checks campaigns before they are created, `export` writes items as CSV or NDJSON.
+//! and `preflight` check campaigns before they are created, `export` writes items as CSV or NDJSON.
 
 mod admission;
 mod call;
@@ -18,6 +18,7 @@ mod decide;
 pub mod drafts;
 pub mod export;
 mod failover;
+pub mod preflight;
 mod prepare;
 pub mod render;
 pub mod reserved;

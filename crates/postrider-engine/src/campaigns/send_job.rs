@@ -65,7 +65,7 @@ pub(super) enum Released {
     Interrupted,
     /// Its account has more send jobs in this process than call tokens.
     Crowded,
-    /// Its phase is paused.
+    /// Its phase is paused, its run was canceled, or its account has a newer version.
     Paused,
     /// The worker gets no database connection to write with.
     Starved,
@@ -196,7 +196,7 @@ impl Released {
         let reason = match self {
             Self::Interrupted => "the worker stops",
             Self::Crowded => "its account has no call tokens to spare",
-            Self::Paused => "its phase is paused",
+            Self::Paused => "its phase is paused, its run was canceled, or its account has new settings",
             Self::Starved => "this worker cannot write to the database",
             Self::Closed => "this process has not compared the database with its witness, so it may not send",
         };

@@ -238,6 +238,17 @@ impl Hours {
         next
     }
 
+    /// The time at which the current sending hours end, in this time zone. `None` outside of them.
+    #[must_use]
+    pub fn closes_at(&self, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        let today = now.to_zoned(zone.clone()).date();
+        (-1..=0)
+            .filter_map(|offset: i32| self.on(today.checked_add(offset.days()).ok()?, zone))
+            .filter(|(opens, closes)| *opens <= now && now < *closes)
+            .map(|(_, closes)| closes)
+            .max()
+    }
+
     /// The sending hours that begin on this day, if there are any.
     fn on(&self, day: Date, zone: &TimeZone) -> Option<(Timestamp, Timestamp)> {
         if !self.days.is_empty() && !self.days.iter().any(|on| on.weekday() == day.weekday()) {

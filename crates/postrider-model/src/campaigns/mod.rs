@@ -4,6 +4,7 @@
 
 pub mod audience;
 pub mod delivery;
+pub mod estimate;
 pub mod limits;
 pub mod message;
 pub mod unsubscribe;
@@ -49,10 +50,12 @@ words!(
         Pause => "pause",
         /// Continue a paused phase.
         Resume => "resume",
-        /// Send the failed items of the last run again.
+        /// Send the failed items of the last run again, on request also the canceled ones.
         Retry => "retry",
-        /// Deploy the audience again.
+        /// Deploy the audience again, or its failed items.
         Rerun => "rerun",
+        /// End a delivery before its run has ended. Not a transition, but one or two of them: see [`CONTROL_STEPS`].
+        Cancel => "cancel",
         /// End the phase with success.
         Complete => "complete",
         /// End the phase with failure.
@@ -81,9 +84,9 @@ words!(
     RunCause, "cause of a run" {
         /// The phase was started.
         Start => "start",
-        /// The phase was retried: the run has the failed items of the run before.
+        /// The phase was retried, or rerun for the failed items: the run has items that failed before.
         Retry => "retry",
-        /// The phase was rerun: the run has the whole audience, or its failed items.
+        /// The phase was rerun: the run has the whole audience.
         Rerun => "rerun",
     }
 );
@@ -188,6 +191,13 @@ pub const PHASE_MACHINE: &[(PhaseStatus, PhaseTrigger, PhaseStatus)] = &[
     (PhaseStatus::Failed, PhaseTrigger::Retry, PhaseStatus::InProgress),
 ];
 
+/// Controls that are one or more transitions in one transaction: the state, the control, and the triggers in order. A canceled phase
+/// failed, so `retry` continues it.
+pub const CONTROL_STEPS: &[(PhaseStatus, PhaseTrigger, &[PhaseTrigger])] = &[
+    (PhaseStatus::InProgress, PhaseTrigger::Cancel, &[PhaseTrigger::Fail]),
+    (PhaseStatus::Paused, PhaseTrigger::Cancel, &[PhaseTrigger::Resume, PhaseTrigger::Fail]),
+];
+
 /// Every legal transition of a run.
 pub const RUN_TRANSITIONS: &[(RunStatus, RunStatus)] = &[
     (RunStatus::Queued, RunStatus::Running),
@@ -228,12 +238,14 @@ impl PhaseStatus {
         PHASE_MACHINE.iter().find(|(from, by, _)| (*from, *by) == (self, trigger)).map(|(_, _, to)| *to)
     }
 
-    /// The triggers that a caller may use on a phase of this kind in this state. Workers end a delivery phase.
+    /// The controls that a caller may use on a phase of this kind in this state. Workers end a delivery phase that is not canceled.
     pub fn allowed(self, kind: PhaseKind) -> impl Iterator<Item = PhaseTrigger> {
-        PHASE_MACHINE
-            .iter()
-            .filter(move |(from, by, _)| *from == self && by.is_for(kind))
-            .map(|(_, by, _)| *by)
+        let transitions = PHASE_MACHINE.iter().map(|(from, by, _)| (*from, *by));
+        let controls = CONTROL_STEPS.iter().map(|(from, by, _)| (*from, *by));
+        transitions
+            .chain(controls)
+            .filter(move |(from, by)| *from == self && by.is_for(kind))
+            .map(|(_, by)| by)
     }
 }
 
@@ -245,17 +257,21 @@ impl PhaseTrigger {
             Self::Start | Self::Resume | Self::Retry | Self::Rerun => PhaseStatus::InProgress,
             Self::Pause => PhaseStatus::Paused,
             Self::Complete => PhaseStatus::Completed,
-            Self::Fail => PhaseStatus::Failed,
+            Self::Fail | Self::Cancel => PhaseStatus::Failed,
         }
     }
 
     /// Whether a caller may use this trigger on a phase of this kind.
     #[must_use]
     pub fn is_for(self, kind: PhaseKind) -> bool {
-        kind == PhaseKind::External || !matches!(self, Self::Complete | Self::Fail)
+        match self {
+            Self::Complete | Self::Fail => kind == PhaseKind::External,
+            Self::Cancel => kind == PhaseKind::Delivery,
+            _ => true,
+        }
     }
 
-    /// The event that records this trigger.
+    /// The event that records this trigger; of several transitions, the last one.
     #[must_use]
     pub fn event(self) -> EventType {
         match self {
@@ -263,7 +279,7 @@ impl PhaseTrigger {
             Self::Pause => EventType::PhasePaused,
             Self::Resume => EventType::PhaseResumed,
             Self::Complete => EventType::PhaseCompleted,
-            Self::Fail => EventType::PhaseFailed,
+            Self::Fail | Self::Cancel => EventType::PhaseFailed,
         }
     }
 }
@@ -379,8 +395,27 @@ mod tests {
     fn callers_cannot_complete_or_fail_a_delivery_phase() {
         let allowed =
             |kind| PhaseStatus::InProgress.allowed(kind).map(PhaseTrigger::as_str).collect::<Vec<_>>();
-        assert_eq!(allowed(PhaseKind::Delivery), ["pause"]);
+        assert_eq!(allowed(PhaseKind::Delivery), ["pause", "cancel"]);
         assert_eq!(allowed(PhaseKind::External), ["pause", "complete", "fail"]);
+    }
+
+    #[test]
+    fn a_cancel_is_made_of_legal_transitions_and_only_a_delivery_under_way_allows_it() {
+        for (from, control, steps) in CONTROL_STEPS {
+            assert_eq!(from.after(*control), None, "it is no transition of its own");
+            let ends = steps.iter().try_fold(*from, |state, trigger| state.after(*trigger));
+            assert_eq!(ends, Some(control.goal()), "{from} {control}");
+            assert_eq!(steps.last().map(|last| last.event()), Some(control.event()));
+        }
+        let may = |kind| {
+            PhaseStatus::ALL
+                .iter()
+                .filter(|from| from.allowed(kind).any(|by| by == PhaseTrigger::Cancel))
+                .copied()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(may(PhaseKind::Delivery), [PhaseStatus::InProgress, PhaseStatus::Paused]);
+        assert_eq!(may(PhaseKind::External), []);
     }
 
     #[test]

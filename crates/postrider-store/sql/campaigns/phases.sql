@@ -13,7 +13,8 @@ select phase.id,
        phase.failure_tolerance::double precision as "failure_tolerance!",
        phase.scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
        extract(epoch from phase.quiet_time)::double precision as "quiet_time_seconds!",
-       newest.id as "run_id?"
+       newest.id as "run_id?",
+       phase.status = 'failed' and coalesce(phase.canceled_run_id = newest.id, false) as "canceled!"
   from execution.campaign_phases as phase
        left join execution.assets as asset
          on asset.tenant_id = phase.tenant_id and asset.id = phase.asset_id

@@ -22,14 +22,15 @@ pub struct CallbackAccount {
     pub secret: SecretString,
 }
 
-/// Returns an account of a tenant. The URL of a webhook or callback names both; trust nothing of it before the vendor's signature was
+/// Returns an account of a tenant: its current version, then earlier ones, because a provider signs a report about an earlier call with the
+/// secret of that call. The URL of a webhook or callback names both; trust nothing of it before the vendor's signature was
 /// checked.
 pub async fn account(
     connection: &mut PgConnection,
     key: &MasterKey,
     place: Place,
-) -> Result<Option<CallbackAccount>, StoreError> {
-    let row = sqlx::query!(
+) -> Result<Vec<CallbackAccount>, StoreError> {
+    let rows = sqlx::query!(
         r#"
         select provider as "provider!",
                settings as "settings!",
@@ -39,12 +40,15 @@ pub async fn account(
         place.tenant.0,
         place.account.0,
     )
-    .fetch_optional(unprepared(connection))
+    .fetch_all(unprepared(connection))
     .await
     .map_err(StoreError::on("reading the provider account"))?;
-    let Some(row) = row else { return Ok(None) };
-    let secret = accounts::open(key, place, &row.sealed_secret)?;
-    Ok(Some(CallbackAccount { provider: row.provider, settings: row.settings, secret }))
+    rows.into_iter()
+        .map(|row| {
+            let secret = accounts::open(key, place, &row.sealed_secret)?;
+            Ok(CallbackAccount { provider: row.provider, settings: row.settings, secret })
+        })
+        .collect()
 }
 
 /// Verdict about a callback.

@@ -5,6 +5,7 @@
 //!   └─ refused: halved, until what is refused is one row, which is reported and left out
 //! ```
 
+mod checking;
 mod listing;
 mod lists;
 mod people;
@@ -20,6 +21,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 pub use self::{
+    checking::{Audience, COUNTED_MAX, SAMPLE_MAX, audience},
     listing::{Filter, Lead, find, has_list, page},
     lists::{List, MEMBERS_MAX, lists},
     people::{After, Erasure, LeadItem, RUNS_MAX, erase, find_all, items, unsuppress},

@@ -134,7 +134,7 @@ pub enum Reserved {
 pub enum WindowAnswer {
     /// An answer per item, in its order.
     Items(Vec<Reserved>),
-    /// The phase is paused; nothing was reserved.
+    /// The phase is paused, the run was canceled, or an account has a newer version than the attempt; nothing was reserved.
     Paused,
     /// The fence is closed; nothing was reserved.
     Closed,

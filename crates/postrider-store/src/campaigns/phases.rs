@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_model::{
-    campaigns::{PHASE_MACHINE, PhaseKind, PhaseStatus, PhaseTrigger},
+    campaigns::{PhaseKind, PhaseStatus, PhaseTrigger},
     ids::{CampaignId, RunId, TenantId},
 };
 use sqlx::PgConnection;
@@ -25,10 +25,26 @@ pub struct Control<'a> {
     pub trigger: PhaseTrigger,
     /// The state that the phase must have, if that matters.
     pub expected: Option<PhaseStatus>,
-    /// The reason in words, for `fail`.
+    /// The control is refused if the state of the phase changed after this event, so that a repeated request changes nothing.
+    pub expected_sequence: Option<i64>,
+    /// The items that a retry or a rerun takes.
+    pub reach: Reach,
+    /// The reason in words, for the history.
     pub reason: Option<&'a str>,
     /// The actor.
     pub actor: &'a str,
+}
+
+/// The items that a retry or a rerun takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// A retry takes those that certainly failed, a rerun the whole audience.
+    #[default]
+    Usual,
+    /// A retry takes those that were canceled, too.
+    WithCanceled,
+    /// A rerun takes those that certainly failed.
+    OnlyFailed,
 }
 
 /// Result of a control.
@@ -65,24 +81,29 @@ pub struct Standing {
     pub run_id: Option<RunId>,
     /// Number of items of that run.
     pub items: Option<i64>,
-    /// Number of items that were sent before, or may have been: for `rerun`.
+    /// Number of items that were sent before, or may have been: for `retry` and `rerun`.
     pub second_messages: Option<i64>,
-    /// Calls that were under way when a pause was answered.
+    /// Calls that were under way when a pause or a cancel was answered.
     pub in_flight: Option<i64>,
 }
 
-/// Controls a phase, commits, and waits until a pause is exact: after this has returned, no reservation of a paused phase commits.
+/// Controls a phase, commits, and waits until a pause or a cancel is exact: after this has returned, no reservation of the phase commits.
 /// Wake the workers with [`crate::campaigns::send_jobs::hint`] when something was changed.
 pub async fn control(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Result<Controlled, StoreError> {
     let mut transaction = pool::begin_as(pool, tenant).await?;
     let mut controlled = apply(&mut transaction, tenant, control).await?;
     pool::commit(transaction).await?;
     if let Controlled::Changed(standing) | Controlled::Unchanged(standing) = &mut controlled
-        && control.trigger == PhaseTrigger::Pause
+        && stops(control.trigger)
     {
         standing.in_flight = Some(await_reservations(pool, tenant, control.campaign, control.phase).await?);
     }
     Ok(controlled)
+}
+
+/// Whether a control stops reservations: its answer waits for [`await_reservations`].
+pub fn stops(control: PhaseTrigger) -> bool {
+    matches!(control, PhaseTrigger::Pause | PhaseTrigger::Cancel)
 }
 
 /// How long one statement of a dry run may take: it holds the campaign's lock while it counts.
@@ -96,20 +117,43 @@ pub async fn dry_run(pool: &Pool, tenant: TenantId, control: Control<'_>) -> Res
     pool::limit_statements(&mut transaction, DRY_RUN_MAX).await?;
     let extent = history::extents(&mut transaction, tenant, &[control.campaign]).await?;
     let newest = extent.first().map_or(0, |extent| extent.newest);
+    let before = status(&mut transaction, tenant, control).await?;
     let mut controlled = apply(&mut transaction, tenant, control).await?;
     pool::rollback(transaction).await?;
     if let Controlled::Changed(standing) = &mut controlled {
-        let from = PHASE_MACHINE.iter().find(|(_, by, _)| *by == control.trigger);
-        standing.status = from.map_or(standing.status, |(from, _, _)| *from);
+        standing.status = before.unwrap_or(standing.status);
         standing.sequence = newest;
-        if standing.status != PhaseStatus::InProgress && control.trigger != PhaseTrigger::Resume {
+        if matches!(control.trigger, PhaseTrigger::Start | PhaseTrigger::Retry | PhaseTrigger::Rerun) {
             standing.run_id = None;
         }
     }
     Ok(controlled)
 }
 
-/// Controls a phase of the tenant. A pause is exact once [`await_reservations`] has answered after the commit.
+async fn status(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    control: Control<'_>,
+) -> Result<Option<PhaseStatus>, StoreError> {
+    let status = sqlx::query_scalar!(
+        r#"
+        select status
+          from execution.campaign_phases
+         where tenant_id = $1
+           and campaign_id = $2
+           and phase = $3
+        "#,
+        tenant.0,
+        control.campaign.0,
+        control.phase,
+    )
+    .fetch_optional(unprepared(connection))
+    .await
+    .map_err(StoreError::on("reading the state of the phase"))?;
+    status.as_deref().map(word).transpose()
+}
+
+/// Controls a phase of the tenant. A pause or a cancel is exact once [`await_reservations`] has answered after the commit.
 pub async fn apply(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -125,7 +169,7 @@ pub async fn apply(
                run_id,
                items,
                second_messages
-          from execution.control_phase($1, $2, $3, $4, $5, $6, $7, $8)
+          from execution.control_phase($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
         "#,
         tenant.0,
         control.campaign.0,
@@ -135,6 +179,9 @@ pub async fn apply(
         control.actor,
         control.reason,
         JOB_SIZE,
+        control.expected_sequence,
+        control.reach == Reach::WithCanceled,
+        control.reach == Reach::OnlyFailed,
     )
     .fetch_one(unprepared(connection))
     .await;
@@ -176,7 +223,8 @@ fn unknown(error: &sqlx::Error) -> Controlled {
     Controlled::Unknown { reason }
 }
 
-/// Waits for the workers that were reserving items of a phase when its pause committed, and returns the number of calls under way.
+/// Waits for the workers that were reserving items of a phase when its pause or cancel committed, and returns the number of calls under
+/// way.
 pub async fn await_reservations(
     pool: &Pool,
     tenant: TenantId,
@@ -194,7 +242,7 @@ pub async fn await_reservations(
     .await
     .map_err(|error| match error.as_database_error().and_then(sqlx::error::DatabaseError::code) {
         Some(code) if code == LOCK_NOT_AVAILABLE => StoreError::Conflict {
-            message: "the phase is paused, but a worker that was reserving has not finished yet; pause it once more to be \
+            message: "the phase is stopped, but a worker that was reserving has not finished yet; repeat the request to be \
                       sure that nothing is reserved any more"
                 .to_owned(),
         },

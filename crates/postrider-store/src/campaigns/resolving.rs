@@ -152,7 +152,7 @@ pub struct ClaimedDoubt {
     pub secret_is_newer: bool,
     /// The lead, as it is now.
     pub lead: Option<Arc<Lead>>,
-    /// Whether its address is suppressed.
+    /// Whether its address is suppressed, or its run was canceled.
     pub is_suppressed: bool,
     /// When its call was last repeated.
     pub repeated_at: Option<Timestamp>,

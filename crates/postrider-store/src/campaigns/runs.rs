@@ -284,6 +284,12 @@ impl Progress {
     pub fn done(&self) -> i64 {
         self.succeeded + self.failed + self.skipped
     }
+
+    /// Items that no worker has tried.
+    #[must_use]
+    pub fn not_started(&self) -> i64 {
+        self.intended - self.done() - self.in_doubt - self.in_flight
+    }
 }
 
 /// How far runs of the tenant are, by their ids.

@@ -37,6 +37,8 @@ pub struct PhaseState {
     pub channel: Option<Channel>,
     /// Its state.
     pub status: PhaseStatus,
+    /// Whether it failed because its newest run was canceled.
+    pub canceled: bool,
     /// Its progress in percent.
     pub progress: f64,
     /// The asset that it sends.
@@ -91,6 +93,7 @@ pub async fn status(
                 kind: word(&row.kind)?,
                 channel: row.channel.as_deref().map(word).transpose()?,
                 status: word(&row.status)?,
+                canceled: row.canceled,
                 progress: row.progress,
                 asset_id: row.asset_id.map(AssetId),
                 asset: row.asset,

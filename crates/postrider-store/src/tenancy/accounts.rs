@@ -29,9 +29,13 @@ pub struct ProviderAccount {
     pub limits: serde_json::Value,
     /// Its state.
     pub state: AccountState,
+    /// Number of its settings: a change of the settings makes a new version.
+    pub version: i32,
+    /// Time since which no new run uses it.
+    pub retired_at: Option<Timestamp>,
     /// Time of creation.
     pub created_at: Timestamp,
-    /// Time of the last change of its secret.
+    /// Time of the last change of its settings or its secret.
     pub updated_at: Timestamp,
 }
 
@@ -198,6 +202,8 @@ async fn select(
                account.provider,
                account.settings,
                account.limits,
+               account.version,
+               account.retired_at as "retired_at: jiff_sqlx::Timestamp",
                account.created_at as "created_at: jiff_sqlx::Timestamp",
                account.updated_at as "updated_at: jiff_sqlx::Timestamp",
                case
@@ -249,6 +255,8 @@ async fn select(
                 circuit_open_until: row.circuit_open_until.map(jiff_sqlx::Timestamp::to_jiff),
                 circuit_reason: row.circuit_reason,
             },
+            version: row.version,
+            retired_at: row.retired_at.map(jiff_sqlx::Timestamp::to_jiff),
             created_at: row.created_at.to_jiff(),
             updated_at: row.updated_at.to_jiff(),
         })
@@ -321,6 +329,59 @@ pub async fn limit(
     .map_err(StoreError::on("limiting the provider account"))
 }
 
+/// Gives an account a new version with these settings, and with a new secret if one is given: new reservations use it. Returns its number, or
+/// that of the current version if nothing differs; `None` when the tenant of the transaction has no such account.
+pub async fn update(
+    connection: &mut PgConnection,
+    key: &MasterKey,
+    place: Place,
+    settings: &serde_json::Value,
+    secret: Option<&SecretString>,
+    actor: &str,
+) -> Result<Option<i32>, StoreError> {
+    let sealed = match secret {
+        Some(secret) => Some(seal(connection, key, place, secret).await?),
+        None => None,
+    };
+    sqlx::query_scalar!(
+        "select tenancy.update_provider_account($1, $2, $3, $4, $5) as version",
+        place.tenant.0,
+        place.account.0,
+        settings,
+        sealed,
+        actor,
+    )
+    .fetch_one(unprepared(connection))
+    .await
+    .map_err(|error| match StoreError::constraint(&error) {
+        Some("provider_accounts_settings_are_an_object") => {
+            refused("settings must be a JSON object".to_owned())
+        }
+        _ => StoreError::on("updating the provider account")(error),
+    })
+}
+
+/// Retires an account, or takes that back. No new campaign and no new run uses a retired account; runs under way finish. False when the tenant
+/// of the transaction has no such account.
+pub async fn retire(
+    connection: &mut PgConnection,
+    tenant: TenantId,
+    id: ProviderAccountId,
+    is_retired: bool,
+    actor: &str,
+) -> Result<bool, StoreError> {
+    sqlx::query_scalar!(
+        r#"select tenancy.retire_provider_account($1, $2, $3, $4) as "known!""#,
+        tenant.0,
+        id.0,
+        is_retired,
+        actor,
+    )
+    .fetch_one(unprepared(connection))
+    .await
+    .map_err(StoreError::on("retiring the provider account"))
+}
+
 /// Removes an account and its secret. False when the tenant of the transaction has no such account.
 pub async fn remove(
     connection: &mut PgConnection,
@@ -333,7 +394,7 @@ pub async fn remove(
         .await
         .map_err(|error| match StoreError::constraint(&error) {
             Some("campaign_phases_use_an_account" | "campaign_phases_fail_over_to_an_account") => StoreError::Conflict {
-                message: "a campaign uses this account, and its record is kept; `accounts rotate` takes its secret out of use"
+                message: "a campaign uses this account, and its record is kept; `accounts retire` keeps new runs from it"
                     .to_owned(),
             },
             _ => StoreError::on("removing the provider account")(error),

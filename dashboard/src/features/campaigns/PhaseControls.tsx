@@ -1,5 +1,11 @@
 import { useState } from "react";
-import { type PhaseKind, type PhaseStatus, type PhaseTrigger, useReportProgressMutation } from "../../api/campaigns";
+import {
+  type PhaseKind,
+  type PhaseStatus,
+  type PhaseTrigger,
+  type RunStanding,
+  useReportProgressMutation,
+} from "../../api/campaigns";
 import { isProblem } from "../../api/problem";
 import { useMe } from "../../parts/useMe";
 import { useAppDispatch } from "../../store";
@@ -23,6 +29,8 @@ export function PhaseControls({
   phase,
   status,
   kind,
+  run,
+  isCanceled,
   allowed,
   isNext,
 }: {
@@ -31,6 +39,8 @@ export function PhaseControls({
   phase: string;
   status: PhaseStatus;
   kind: PhaseKind;
+  run: RunStanding | null | undefined;
+  isCanceled: boolean;
   /** The controls that the shown state allows. */
   allowed: PhaseTrigger[];
   /** Whether this phase is the one to control next. */
@@ -48,7 +58,7 @@ export function PhaseControls({
         {shown.map((by, n) => (
           <Button
             key={by}
-            look={n === shown.length - 1 && isNext && by !== "rerun" ? "primary" : "plain"}
+            look={n === shown.length - 1 && isNext && by !== "rerun" && by !== "cancel" ? "primary" : "plain"}
             isBusy={controls.busy === by}
             why={why}
             data-control={by}
@@ -64,7 +74,8 @@ export function PhaseControls({
           <Button
             isSmall
             onClick={() =>
-              controls.unanswered && void controls.send(controls.unanswered.by, controls.unanswered.reason)
+              controls.unanswered &&
+              void controls.send(controls.unanswered.by, controls.unanswered.reason, controls.unanswered.takes)
             }
           >
             {texts.retryRequest}
@@ -79,6 +90,8 @@ export function PhaseControls({
           phase={phase}
           status={status}
           by={asked}
+          run={run}
+          isCanceled={isCanceled}
           onClose={() => setAsked(undefined)}
         />
       )}

@@ -1,10 +1,9 @@
 import { Link } from "@tanstack/react-router";
 import { Clock3 } from "lucide-react";
-import type { PhaseStanding, PhaseTrigger, RunStanding, Campaign as Settings } from "../../api/campaigns";
+import type { PhaseStanding, RunStanding, Campaign as Settings } from "../../api/campaigns";
 import { useDeadline } from "../../live/clock";
 import { clockTime } from "../../model/durations";
-import { allowed } from "../../model/machine";
-import { PHASE_MACHINE } from "../../model/machines.gen";
+import { after, allowed } from "../../model/machine";
 import { type Campaign, shown } from "../../model/phases";
 import { PHASE_TONES } from "../../model/tones";
 import { PhaseChip } from "../../parts/chips";
@@ -40,7 +39,7 @@ export function PhaseRow({
   const optimistic = campaign.optimistic[name];
   // Which control leads from the known state to the shown one.
   const pending =
-    optimistic && PHASE_MACHINE.find(([from, , to]) => from === standing.status && to === optimistic)?.[1];
+    optimistic && allowed(standing.status, standing.kind).find((by) => after(standing.status, by) === optimistic);
   const { run } = standing;
   // While another phase is at work, starting this one is possible, and not what comes next.
   const isNext =
@@ -73,7 +72,7 @@ export function PhaseRow({
       </span>
       <div className={css.state}>
         <div className={css.line}>
-          <PhaseChip status={status} pending={pending as PhaseTrigger | undefined} />
+          <PhaseChip status={status} pending={pending} isCanceled={standing.canceled} />
           {status !== "not_started" && <b>{percent(standing.progressPercentage)}</b>}
           {run && <span className={css.muted}>{texts.ofIntended(run.intended)}</span>}
           {status === "not_started" && startsAfter && (
@@ -101,6 +100,8 @@ export function PhaseRow({
         phase={name}
         status={standing.status}
         kind={standing.kind}
+        run={run}
+        isCanceled={standing.canceled}
         allowed={allowed(status, standing.kind)}
         isNext={isNext}
       />

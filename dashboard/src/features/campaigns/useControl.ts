@@ -19,12 +19,21 @@ const EVENT_MS = 3_000;
 const ANSWER_MS = 10_000;
 const PAUSE_TRIES = 40;
 
+/** The items of a retry or a rerun: the usual ones, also the canceled ones, or only the failed ones. */
+export type Takes = "usual" | "canceled" | "failed";
+
+/** The members of the request that say so. */
+export function takesBody(takes: Takes): { include_canceled?: true; only?: "failed" } {
+  if (takes === "canceled") return { include_canceled: true };
+  return takes === "failed" ? { only: "failed" } : {};
+}
+
 export interface Controls {
   /** The control that is being sent. */
   busy: PhaseTrigger | undefined;
   /** The response was lost: the same request, with the same key, is safe. */
-  unanswered: { by: PhaseTrigger; reason?: string } | undefined;
-  send(by: PhaseTrigger, reason?: string): Promise<Problem | undefined>;
+  unanswered: { by: PhaseTrigger; reason?: string; takes?: Takes } | undefined;
+  send(by: PhaseTrigger, reason?: string, takes?: Takes): Promise<Problem | undefined>;
 }
 
 /** `listed` is the state that a list shows, for campaigns that are not watched. */
@@ -35,7 +44,7 @@ export function useControl(id: string, phase: string, listed?: PhaseStatus): Con
   const [unanswered, setUnanswered] = useState<Controls["unanswered"]>();
   // A key belongs to one request: both stay until the response is there, although the state may have changed meanwhile. The server refuses
   // the key of another request.
-  const requests = useRef(new Map<PhaseTrigger, { key: string; body: object }>());
+  const requests = useRef(new Map<string, { key: string; body: object }>());
   const isBusy = useRef(false);
   const isGone = useRef(false);
   useEffect(() => {
@@ -50,45 +59,49 @@ export function useControl(id: string, phase: string, listed?: PhaseStatus): Con
     if (store.getState().phases.byId[id]) void stream.refresh(id);
   };
 
-  async function ask(by: PhaseTrigger, reason: string | undefined): Promise<ControlAnswer | Problem> {
+  async function ask(by: PhaseTrigger, reason: string | undefined, takes: Takes): Promise<ControlAnswer | Problem> {
     const known = store.getState().phases.byId[id]?.known[phase];
     const expected = known?.status ?? listed;
-    const body = { ...(expected ? { expected_state: expected } : {}), ...(reason ? { reason } : {}) };
-    const request = requests.current.get(by) ?? { key: newKey(), body };
-    requests.current.set(by, request);
+    const body = {
+      ...(expected ? { expected_state: expected } : {}),
+      ...(reason ? { reason } : {}),
+      ...takesBody(takes),
+    };
+    const request = requests.current.get(by + takes) ?? { key: newKey(), body };
+    requests.current.set(by + takes, request);
     for (let tries = 1; ; tries++) {
       const result = await control({ id, phase, control: by, ...request });
       if ("data" in result && result.data) return result.data;
       const problem = isProblem(result.error) ? result.error : lost("");
-      // The phase is paused, and a worker has not finished reserving: the same request waits for it.
-      if (by !== "pause" || problem.status !== 503 || tries >= PAUSE_TRIES) return problem;
+      // The phase is paused or canceled, and a worker has not finished reserving: the same request waits for it.
+      if ((by !== "pause" && by !== "cancel") || problem.status !== 503 || tries >= PAUSE_TRIES) return problem;
       dispatch(toasted({ tone: "waiting", title: texts.waitingForWorker, subject: `${id}/${phase}` }));
       await new Promise((resolve) => setTimeout(resolve, (problem.retryAfter ?? 1) * 1000));
     }
   }
 
-  async function send(by: PhaseTrigger, reason?: string): Promise<Problem | undefined> {
+  async function send(by: PhaseTrigger, reason?: string, takes: Takes = "usual"): Promise<Problem | undefined> {
     if (isBusy.current) return undefined;
     isBusy.current = true;
     setBusy(by);
     setUnanswered(undefined);
     dispatch(pressed({ id, phase, by }));
     const timer = setTimeout(settle, ANSWER_MS);
-    const answer = await ask(by, reason);
+    const answer = await ask(by, reason, takes);
     clearTimeout(timer);
     isBusy.current = false;
     if (!isGone.current) setBusy(undefined);
     if (isProblem(answer)) {
       settle();
       if (isUncertain(answer)) {
-        if (!isGone.current) setUnanswered(reason === undefined ? { by } : { by, reason });
+        if (!isGone.current) setUnanswered(reason === undefined ? { by, takes } : { by, takes, reason });
       } else {
-        requests.current.delete(by);
+        requests.current.delete(by + takes);
         dispatch(toasted({ ...refusal(answer), subject: `${id}/${phase}` }));
       }
       return answer;
     }
-    requests.current.delete(by);
+    requests.current.delete(by + takes);
     dispatch(toasted({ ...receipt(by, phase, answer), subject: `${id}/${phase}` }));
     const kind = store.getState().phases.byId[id]?.known[phase]?.kind;
     if (kind && !agrees(answer.status, kind, answer.allowed)) dispatch(outdated());
@@ -104,6 +117,8 @@ function receipt(by: PhaseTrigger, phase: string, answer: ControlAnswer) {
   if (!answer.changed) return { tone: "idle" as const, title: texts.already };
   if (by === "pause")
     return { tone: "good" as const, title: texts.pausedReceipt(answer.sequence, answer.inFlight ?? null) };
+  if (by === "cancel")
+    return { tone: "good" as const, title: texts.canceledReceipt(answer.sequence, answer.inFlight ?? null) };
   return {
     tone: "good" as const,
     title: answer.isReplayed ? texts.replayed : texts.done(by, phase),

@@ -78,6 +78,7 @@ content.text = "Spring is here."`,
       resume: (phase: string) => `Resume ${phase}`,
       retry: (phase: string) => `Retry the failed items of ${phase}`,
       rerun: (phase: string) => `Rerun ${phase} for everyone`,
+      cancel: (phase: string) => `Cancel ${phase}`,
       complete: (phase: string) => `Complete ${phase}`,
       fail: (phase: string) => `Fail ${phase}`,
     } satisfies Record<PhaseTrigger, (phase: string) => string>,
@@ -87,6 +88,7 @@ content.text = "Spring is here."`,
       resume: "Resume",
       retry: "Retry failed items",
       rerun: "Rerun for everyone",
+      cancel: "Cancel the phase",
       complete: "Complete",
       fail: "Fail",
     } satisfies Record<PhaseTrigger, string>,
@@ -96,6 +98,8 @@ content.text = "Spring is here."`,
       resume: "",
       retry: "Starts a new run of the items that certainly failed. Items in doubt are not sent again.",
       rerun: "Starts a new run of the whole list. People who got the message get it again.",
+      cancel:
+        "No new call begins. Calls in flight finish and are recorded, items that were not tried are skipped, and the phase fails.",
       complete: "Ends the phase with success. With auto-advance the next phase starts.",
       fail: "Ends the phase with failure. No next phase starts.",
     } satisfies Record<PhaseTrigger, string>,
@@ -106,12 +110,25 @@ content.text = "Spring is here."`,
     secondText: (second: number, items: number) =>
       `${number(second)} of ${number(items)} recipients already received this message, or may have, and will receive it again.`,
     noSeconds: "No recipient of this run received the message before.",
+    ended: "ended",
+    notTried: "not tried, will be skipped",
+    takes: "Items",
+    takesFailed: "The failed items",
+    takesCanceled: "The failed items, and those that were canceled",
+    takesEveryone: "Everyone on the list",
+    takesOnlyFailed: "Only the failed items",
+    canceledReceipt: (sequence: number, inFlight: number | null) =>
+      `Canceled at sequence ${number(sequence)}. ${
+        inFlight === null || inFlight === 0
+          ? "No call was in flight."
+          : `${plural(inFlight, "call in flight finishes and is recorded", "calls in flight finish and are recorded")}.`
+      }`,
     nothing: "Nothing to do: the phase is in this state already.",
     tooMany: "There are too many recipients to count them exactly. Type the name of the campaign to confirm.",
     reason: "Reason (optional)",
     reasonHelp: "Shown in the history.",
     done: (control: PhaseTrigger, phase: string) =>
-      `${{ start: "Started", pause: "Paused", resume: "Resumed", retry: "Retried", rerun: "Rerun started", complete: "Completed", fail: "Failed" }[control]} ${phase}`,
+      `${{ start: "Started", pause: "Paused", resume: "Resumed", retry: "Retried", rerun: "Rerun started", cancel: "Canceled", complete: "Completed", fail: "Failed" }[control]} ${phase}`,
     pausedReceipt: (sequence: number, inFlight: number | null) =>
       `Paused at sequence ${number(sequence)}. ${
         inFlight === null || inFlight === 0
@@ -119,7 +136,7 @@ content.text = "Spring is here."`,
           : `${plural(inFlight, "call in flight finishes and is recorded", "calls in flight finish and are recorded")}.`
       }`,
     receipt: (sequence: number) => `At sequence ${number(sequence)}.`,
-    waitingForWorker: "Paused. Waiting for a worker to finish reserving…",
+    waitingForWorker: "Stopped. Waiting for a worker to finish reserving…",
     already: "Already in this state",
     replayed: "Already done",
     conflict: (state: string) => `The phase is ${state.toLowerCase()}`,

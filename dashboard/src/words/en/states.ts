@@ -17,6 +17,7 @@ const pending: Record<PhaseTrigger, string> = {
   resume: "Resuming…",
   retry: "Retrying…",
   rerun: "Starting again…",
+  cancel: "Canceling…",
   complete: "Completing…",
   fail: "Failing…",
 };
@@ -27,9 +28,13 @@ const trigger: Record<PhaseTrigger, string> = {
   resume: "Resume",
   retry: "Retry failed…",
   rerun: "Rerun for everyone…",
+  cancel: "Cancel…",
   complete: "Complete…",
   fail: "Fail…",
 };
+
+/** A phase that failed because it was canceled. */
+const canceled = "Canceled";
 
 const kind: Record<PhaseKind, string> = { delivery: "delivery", external: "external" };
 const channel: Record<Channel, string> = { email: "email", voice: "voice", social: "social" };
@@ -80,4 +85,18 @@ const waits: Record<WaitReason, string> = {
 /** How people reached on this channel are counted. */
 const reached: Record<Channel, string> = { email: "sent", voice: "called", social: "posted" };
 
-export const states = { phase, pending, trigger, kind, channel, run, cause, job, item, settledBy, waits, reached };
+export const states = {
+  phase,
+  canceled,
+  pending,
+  trigger,
+  kind,
+  channel,
+  run,
+  cause,
+  job,
+  item,
+  settledBy,
+  waits,
+  reached,
+};

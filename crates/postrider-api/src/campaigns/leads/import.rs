@@ -77,6 +77,17 @@ pub(crate) struct ImportSummary {
     bad: u64,
     /// The first hundred of those, with their problems.
     bad_lines: Vec<BadLineBody>,
+    /// Columns whose names cannot be variables of a template, with the names that their attributes have.
+    renamed: Vec<RenamedColumn>,
+}
+
+/// A column whose attribute has another name.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RenamedColumn {
+    /// The name in the file.
+    column: String,
+    /// The name of the attribute, as templates use it.
+    variable: String,
 }
 
 /// A line that was left out.
@@ -91,6 +102,8 @@ pub(crate) struct BadLineBody {
 
 impl From<Summary> for ImportSummary {
     fn from(summary: Summary) -> Self {
+        let renamed =
+            |renamed: audience::Renamed| RenamedColumn { column: renamed.column, variable: renamed.variable };
         let bad = |bad: audience::BadLine| BadLineBody { line: bad.line, reason: bad.reason };
         Self {
             list_id: summary.list_id.map(|list| list.0),
@@ -101,6 +114,7 @@ impl From<Summary> for ImportSummary {
             matched_by_address: summary.matched_by_address,
             bad: summary.bad,
             bad_lines: summary.bad_lines.into_iter().map(bad).collect(),
+            renamed: summary.renamed.into_iter().map(renamed).collect(),
         }
     }
 }

@@ -199,7 +199,8 @@ async fn known(
 ) -> Result<(Place, CallbackAccount), ApiError> {
     let place = place(tenant, account).ok_or(UNKNOWN)?;
     let mut transaction = pool::begin_as(&app.pool, place.tenant).await?;
-    let account = callbacks::account(&mut transaction, &ingress.master_key, place).await?;
+    // Chat uses the current version alone.
+    let account = callbacks::account(&mut transaction, &ingress.master_key, place).await?.into_iter().next();
     pool::commit(transaction).await?;
     let account = account.filter(|account| account.provider == provider).ok_or(UNKNOWN)?;
     Ok((place, account))

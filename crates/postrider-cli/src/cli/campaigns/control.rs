@@ -1,9 +1,9 @@
-//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`: controls of a phase.
+//! `postrider campaign start|pause|resume|retry|rerun|cancel|complete|fail`: controls of a phase.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use postrider_model::{
     campaigns::{PhaseStatus, PhaseTrigger},
     ids::TenantId,
@@ -12,7 +12,7 @@ use postrider_store::{
     Pool,
     campaigns::{
         self, Campaign, PhaseState,
-        phases::{self, Control, Controlled, Standing},
+        phases::{self, Control, Controlled, Reach, Standing},
         send_jobs,
     },
     postgres::pool,
@@ -38,6 +38,9 @@ pub struct ControlArgs {
     /// Refuse unless the phase is in this state, or already in the state that the command sets
     #[arg(long, value_name = "STATE", value_parser = |text: &str| text.parse::<PhaseStatus>())]
     expected_state: Option<PhaseStatus>,
+    /// Refuse if the phase changed after this event (`sequence` of `campaign status --json`), so that a repeated command changes nothing
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(0..))]
+    expected_sequence: Option<i64>,
     /// Record this reason in the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -50,15 +53,37 @@ pub struct ControlArgs {
 pub struct RetryArgs {
     #[command(flatten)]
     control: ControlArgs,
+    /// Send the items that were canceled, too
+    #[arg(long)]
+    include_canceled: bool,
     /// Count the items that would be sent again, and change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+    /// Cancel without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+/// The items of a rerun.
+#[derive(Clone, Copy, ValueEnum)]
+enum Only {
+    /// The items that certainly failed
+    Failed,
+}
+
+#[derive(Args)]
 pub struct RerunArgs {
     #[command(flatten)]
     control: ControlArgs,
+    /// Send only these items instead of the whole list
+    #[arg(long, value_enum)]
+    only: Option<Only>,
     /// Count the items and the second messages that would be sent, and change nothing
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
@@ -67,37 +92,48 @@ pub struct RerunArgs {
     yes: bool,
 }
 
-/// Whether a command may send second messages without a question.
+/// Whether a command asks before it acts.
 #[derive(Clone, Copy)]
-enum SecondMessages {
-    Ask,
-    Allow,
-    /// Change nothing.
-    Count,
+enum Consent {
+    /// Ask if people get the message a second time.
+    ForSecondMessages,
+    /// Ask with the number of items that are not tried any more.
+    ForCancel,
+    Given,
+    /// Change nothing, and print the numbers.
+    DryRun,
 }
 
 pub async fn run(trigger: PhaseTrigger, args: ControlArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    control(trigger, &args, SecondMessages::Allow, config).await
+    control(trigger, Reach::Usual, &args, Consent::Given, config).await
 }
 
 pub async fn retry(args: RetryArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let second_messages = if args.dry_run { SecondMessages::Count } else { SecondMessages::Allow };
-    control(PhaseTrigger::Retry, &args.control, second_messages, config).await
+    let reach = if args.include_canceled { Reach::WithCanceled } else { Reach::Usual };
+    let consent = if args.dry_run { Consent::DryRun } else { Consent::Given };
+    control(PhaseTrigger::Retry, reach, &args.control, consent, config).await
+}
+
+pub async fn cancel(args: CancelArgs, config: &Config) -> anyhow::Result<ExitCode> {
+    let consent = if args.yes { Consent::Given } else { Consent::ForCancel };
+    control(PhaseTrigger::Cancel, Reach::Usual, &args.control, consent, config).await
 }
 
 pub async fn rerun(args: RerunArgs, config: &Config) -> anyhow::Result<ExitCode> {
-    let second_messages = match (args.dry_run, args.yes) {
-        (true, _) => SecondMessages::Count,
-        (false, true) => SecondMessages::Allow,
-        (false, false) => SecondMessages::Ask,
+    let consent = match (args.dry_run, args.yes) {
+        (true, _) => Consent::DryRun,
+        (false, true) => Consent::Given,
+        (false, false) => Consent::ForSecondMessages,
     };
-    control(PhaseTrigger::Rerun, &args.control, second_messages, config).await
+    let reach = args.only.map_or(Reach::Usual, |Only::Failed| Reach::OnlyFailed);
+    control(PhaseTrigger::Rerun, reach, &args.control, consent, config).await
 }
 
 async fn control(
     trigger: PhaseTrigger,
+    reach: Reach,
     args: &ControlArgs,
-    second_messages: SecondMessages,
+    consent: Consent,
     config: &Config,
 ) -> anyhow::Result<ExitCode> {
     with_installation(config, async |installation| {
@@ -109,13 +145,18 @@ async fn control(
             phase: &phase,
             trigger,
             expected: args.expected_state,
+            expected_sequence: args.expected_sequence,
+            reach,
             reason: args.reason.as_deref(),
             actor: &actor,
         };
-        let controlled = match second_messages {
-            SecondMessages::Allow => phases::control(&pool, tenant.id, control).await?,
-            SecondMessages::Ask => control_if_confirmed(&pool, tenant.id, control).await?,
-            SecondMessages::Count => phases::dry_run(&pool, tenant.id, control).await.map_err(|error| {
+        if matches!(consent, Consent::ForCancel) {
+            confirm_cancel(&pool, tenant.id, control).await?;
+        }
+        let controlled = match consent {
+            Consent::Given | Consent::ForCancel => phases::control(&pool, tenant.id, control).await?,
+            Consent::ForSecondMessages => control_if_confirmed(&pool, tenant.id, control).await?,
+            Consent::DryRun => phases::dry_run(&pool, tenant.id, control).await.map_err(|error| {
                 if error.is_timeout() {
                     anyhow::anyhow!(
                         "there are too many items to count exactly within 5 s, or another control of the campaign takes long; \
@@ -126,7 +167,7 @@ async fn control(
                 }
             })?,
         };
-        let is_dry_run = matches!(second_messages, SecondMessages::Count);
+        let is_dry_run = matches!(consent, Consent::DryRun);
         let (changed, standing) = match controlled {
             Controlled::Changed(standing) => (true, standing),
             Controlled::Unchanged(standing) => (false, standing),
@@ -148,9 +189,29 @@ async fn control(
             pool::commit(hinting).await?;
         }
         print(args, &campaign, &phase, changed, &standing)?;
+        if changed && trigger == PhaseTrigger::Cancel {
+            message!("items that were not tried are skipped; `postrider campaign retry --include-canceled` sends them");
+        }
         Ok(ExitCode::SUCCESS)
     })
     .await
+}
+
+/// Asks before a cancel, with the number of items that no worker has tried yet. Without a run under way there is nothing to ask.
+async fn confirm_cancel(pool: &Pool, tenant: TenantId, control: Control<'_>) -> anyhow::Result<()> {
+    let mut reading = pool::begin_as(pool, tenant).await?;
+    let phases = campaigns::status(&mut reading, tenant, control.campaign).await?;
+    pool::rollback(reading).await?;
+    let phase = phases.iter().find(|phase| phase.phase == control.phase);
+    let Some(run) =
+        phase.and_then(|phase| phase.run.as_ref()).filter(|state| !state.run.status.is_terminal())
+    else {
+        return Ok(());
+    };
+    let (left, intended) = (run.progress.not_started(), run.progress.intended);
+    let consequence =
+        format!("{left} of {intended} items that were not tried yet are skipped, and the phase fails");
+    ask::confirm(false, &consequence, "nothing was canceled")
 }
 
 /// Counts the second messages in a transaction that is rolled back, asks, and applies the control unless the count has grown.
@@ -257,10 +318,10 @@ fn print_dry_run(
     }
     let items = standing.items.unwrap_or_default();
     match standing.second_messages {
-        Some(count) => message!(
+        Some(count) if count > 0 => message!(
             "{items} items would be sent, {count} of them to people who got this message before, or may have; nothing was changed"
         ),
-        None => message!("{items} items would be sent; nothing was changed"),
+        _ => message!("{items} items would be sent; nothing was changed"),
     }
     Ok(())
 }
@@ -308,7 +369,7 @@ fn print(
         }
         None => {}
     }
-    if let Some(count) = standing.second_messages {
+    if let Some(count) = standing.second_messages.filter(|count| *count > 0) {
         message!(
             "{count} of {} items go to people who got this message before, or may have",
             standing.items.unwrap_or_default()

@@ -4,21 +4,18 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use postrider_engine::campaigns::drafts;
-use postrider_model::{
-    campaigns::PhaseKind,
-    ids::AssetId,
-    seal::{MasterKey, Place},
-};
-use postrider_providers::{Account, Adapters};
+use postrider_model::{campaigns::PhaseKind, ids::AssetId};
 use postrider_store::{
     PgConnection,
     campaigns::{self, NewCampaign, NewPhase, assets},
     postgres::pool,
-    tenancy::{accounts, tenants::Tenant},
+    tenancy::tenants::Tenant,
 };
 
-use super::file::{self, CampaignFile, PhaseFile};
+use super::{
+    check,
+    file::{self, CampaignFile, PhaseFile},
+};
 use crate::{
     cli::{ForWorkspace, actor, output, with_installation},
     config::Config,
@@ -48,12 +45,12 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
         tenant.workspace_id = args.of.workspace(&mut transaction, &tenant).await?;
         // One transaction: an error also rolls back the assets that were created for the campaign.
         let campaign = complete(&mut transaction, &tenant, &file).await?;
-        drafts::check(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &adapters).await?;
-        let mut warnings = short_quiet_times(&file, config);
-        // Without the master key the accounts cannot be checked here; the server checks them.
-        if let Ok(key) = installation.master_key(config) {
-            warnings.extend(unfit_accounts(&mut transaction, &tenant, &file, &adapters, &key).await?);
-        }
+        let key = installation.master_key(config).ok();
+        let checker = check::checker(&adapters, key.as_ref(), config);
+        let report = checker.check(&mut transaction, tenant.id, tenant.workspace_id, &campaign).await?;
+        let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+        anyhow::ensure!(errors.is_empty(), "{}", errors.join("; "));
+        let warnings: Vec<String> = check::warnings(&report).collect();
         let id =
             campaigns::create(&mut transaction, tenant.id, tenant.workspace_id, &campaign, &actor()).await?;
         pool::commit(transaction).await?;
@@ -79,7 +76,7 @@ pub async fn run(args: CreateArgs, config: &Config) -> anyhow::Result<ExitCode> 
 }
 
 /// Looks up the assets that the file names, and creates assets from its content.
-async fn complete(
+pub(super) async fn complete(
     connection: &mut PgConnection,
     tenant: &Tenant,
     file: &CampaignFile,
@@ -137,52 +134,4 @@ async fn find_asset(
         )
     })?;
     Ok(Some(asset.id))
-}
-
-/// Warnings about accounts that cannot work with their settings, which would make every send job wait. They are no errors, because the
-/// configuration of the server may differ from this command's.
-async fn unfit_accounts(
-    connection: &mut PgConnection,
-    tenant: &Tenant,
-    file: &CampaignFile,
-    adapters: &Adapters,
-    key: &MasterKey,
-) -> anyhow::Result<Vec<String>> {
-    let mut unfit = Vec::new();
-    for account in accounts::list(connection, tenant.id).await? {
-        let is_used = |phase: &PhaseFile| {
-            [&phase.provider_account, &phase.failover_account].contains(&&Some(account.name.clone()))
-        };
-        let Some(adapter) = adapters.get(&account.provider).filter(|_| file.phases.iter().any(is_used))
-        else {
-            continue;
-        };
-        let place = Place { tenant: tenant.id, account: account.id };
-        let opened = match accounts::open_secret(connection, key, place).await {
-            Ok(Some(secret)) => adapter
-                .open(&Account { id: account.id, settings: &account.settings, secret: &secret })
-                .map(drop)
-                .map_err(|error| error.to_string()),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(problem) = opened {
-            unfit.push(format!("account `{}` cannot work as it is set up: {problem}", account.name));
-        }
-    }
-    Ok(unfit)
-}
-
-/// Warnings about quiet times that are shorter than a call: an operator could resolve an item as failed during its call.
-fn short_quiet_times(file: &CampaignFile, config: &Config) -> Vec<String> {
-    let call = config.campaigns.call_within_seconds + config.campaigns.call_timeout_seconds;
-    let is_short = |phase: &&PhaseFile| phase.quiet_time_seconds.is_some_and(|quiet| u64::from(quiet) < call);
-    let short = file.phases.iter().filter(is_short).map(|phase| {
-        format!(
-            "phase `{}`: quiet_time_seconds is shorter than a call may take ({call} seconds); an item could be resolved \
-             as failed and arrive after that",
-            phase.phase
-        )
-    });
-    short.collect()
 }

@@ -1,4 +1,5 @@
 //! `postrider campaign`: one file per subcommand.
+mod check;
 mod control;
 mod create;
 mod deliveries;
@@ -27,6 +28,8 @@ use crate::config::Config;
 pub enum CampaignCommand {
     /// Put the people of a CSV or NDJSON file on a list
     Import(import::ImportArgs),
+    /// Check a campaign file: people reached, missing variables, duration and risks; creates nothing
+    Check(check::CheckArgs),
     /// Create a campaign from a TOML or JSON file; prints its id
     Create(create::CreateArgs),
     /// Deploy a phase; prints the id of its run
@@ -37,10 +40,12 @@ pub enum CampaignCommand {
     Pause(control::ControlArgs),
     /// Resume a paused phase
     Resume(control::ControlArgs),
-    /// Send only the failed items of a phase again
+    /// Send only the failed items of a phase again, and on request those that were canceled
     Retry(control::RetryArgs),
-    /// Send a phase to its whole list again; asks first if people get the message a second time
+    /// Send a phase to its whole list again, or its failed items; asks first if people get the message a second time
     Rerun(control::RerunArgs),
+    /// Cancel a phase for good: no new call begins, and items that were not tried are skipped; asks first
+    Cancel(control::CancelArgs),
     /// Mark a phase that another service performs as completed
     Complete(control::ControlArgs),
     /// Mark a phase that another service performs as failed
@@ -62,6 +67,7 @@ pub enum CampaignCommand {
 pub async fn run(command: CampaignCommand, config: &Config) -> anyhow::Result<ExitCode> {
     match command {
         CampaignCommand::Import(args) => import::run(args, config).await,
+        CampaignCommand::Check(args) => check::run(args, config).await,
         CampaignCommand::Create(args) => create::run(args, config).await,
         CampaignCommand::Deploy(args) => deploy::run(args, config).await,
         CampaignCommand::Start(args) => control::run(PhaseTrigger::Start, args, config).await,
@@ -69,6 +75,7 @@ pub async fn run(command: CampaignCommand, config: &Config) -> anyhow::Result<Ex
         CampaignCommand::Resume(args) => control::run(PhaseTrigger::Resume, args, config).await,
         CampaignCommand::Retry(args) => control::retry(args, config).await,
         CampaignCommand::Rerun(args) => control::rerun(args, config).await,
+        CampaignCommand::Cancel(args) => control::cancel(args, config).await,
         CampaignCommand::Complete(args) => control::run(PhaseTrigger::Complete, args, config).await,
         CampaignCommand::Fail(args) => control::run(PhaseTrigger::Fail, args, config).await,
         CampaignCommand::Status(args) => status::run(args, config).await,

@@ -167,7 +167,7 @@ fn row(phase: &PhaseState) -> [String; 10] {
     [
         phase.phase.clone(),
         channel,
-        label(phase.status),
+        if phase.canceled { "canceled".to_owned() } else { label(phase.status) },
         run.map_or_else(dash, |run| run.id.to_string()),
         run.map_or_else(dash, |run| run.status.to_string()),
         match progress {

@@ -19,7 +19,7 @@ use postrider_store::{
     PgConnection,
     campaigns::send_jobs,
     postgres::pool,
-    tenancy::accounts::{self, AccountState, Circuit, NewAccount, ProviderAccount},
+    tenancy::accounts::{self, Circuit, NewAccount, ProviderAccount},
 };
 use secrecy::SecretString;
 
@@ -58,6 +58,38 @@ pub enum AccountsCommand {
         /// Set these limits, a JSON object such as `{"rate_per_second": 10, "daily": 5000}`
         #[arg(long, value_name = "JSON")]
         limits: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the settings of an account: new calls use them, and items that were called before keep theirs
+    Update {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account's name
+        name: String,
+        /// Set these settings, a JSON object without secrets; it replaces the old one
+        #[arg(long, value_name = "JSON")]
+        settings: String,
+        /// Read a new secret from stdin, or from --secret-file; without it the account keeps its secret
+        #[arg(long)]
+        new_secret: bool,
+        /// Read the new secret from this file instead of stdin
+        #[arg(long, value_name = "FILE", requires = "new_secret")]
+        secret_file: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Retire an account: no new campaign and no new run uses it, and runs under way finish
+    Retire {
+        #[command(flatten)]
+        of: ForTenant,
+        /// The account's name
+        name: String,
+        /// Let campaigns use the account again
+        #[arg(long)]
+        undo: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -170,16 +202,24 @@ impl Input {
         Ok(match command {
             AccountsCommand::Add { settings, limits, secret, .. } => {
                 let limits = read_limits(limits)?;
-                let settings = serde_json::from_str(settings).map_err(|error| {
-                    anyhow::anyhow!("--settings is not JSON: {error}; quote it for the shell, as in --settings '{{\"from\": \"+49\"}}'")
-                })?;
-                Self { settings, limits, secret: secret.read()? }
+                Self { settings: read_settings(settings)?, limits, secret: secret.read()? }
+            }
+            AccountsCommand::Update { settings, new_secret, secret_file, .. } => {
+                let settings = read_settings(settings)?;
+                let source = SecretSource { secret_file: secret_file.clone(), no_secret: !new_secret };
+                Self { settings, secret: source.read()?, ..Self::default() }
             }
             AccountsCommand::Limit { limits, .. } => Self { limits: read_limits(limits)?, ..Self::default() },
             AccountsCommand::Rotate { secret, .. } => Self { secret: secret.read()?, ..Self::default() },
             _ => Self::default(),
         })
     }
+}
+
+fn read_settings(text: &str) -> anyhow::Result<serde_json::Value> {
+    serde_json::from_str(text).map_err(|error| {
+        anyhow::anyhow!("--settings is not JSON: {error}; quote it for the shell, as in --settings '{{\"from\": \"+49\"}}'")
+    })
 }
 
 fn read_limits(text: &str) -> anyhow::Result<Limits> {
@@ -230,13 +270,14 @@ async fn act(
             let rows = accounts
                 .into_iter()
                 .map(|a| {
+                    let state = state_text(&a);
                     [
                         a.name,
                         a.provider,
                         a.id.0.to_string(),
                         a.settings.to_string(),
                         a.limits.to_string(),
-                        state_text(&a.state),
+                        state,
                         output::time(a.updated_at),
                     ]
                 })
@@ -262,6 +303,50 @@ async fn act(
                 return output::json(&limited);
             }
             message!("`{name}` has new limits");
+        }
+        AccountsCommand::Update { of, name, new_secret, json, .. } => {
+            let key = installation.checked_master_key(config, &mut transaction).await?;
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let found = find(&mut transaction, tenant.id, &name).await?;
+            let place = Place { tenant: tenant.id, account: found.id };
+            let kept = match new_secret {
+                true => None,
+                false => accounts::open_secret(&mut transaction, &key, place).await?,
+            };
+            let secret = kept.as_ref().unwrap_or(&input.secret);
+            let account = Account { id: found.id, settings: &input.settings, secret };
+            wire::adapters(config)?.check(&found.provider, &account)?;
+            let new = new_secret.then_some(&input.secret);
+            accounts::update(&mut transaction, &key, place, &input.settings, new, &actor()).await?;
+            let updated = accounts::find(&mut transaction, tenant.id, place.account).await?;
+            pool::commit(transaction).await?;
+            if json {
+                return output::json(&updated);
+            }
+            match updated.map(|account| account.version) {
+                Some(version) if version == found.version => message!("`{name}` has these settings already"),
+                Some(version) => message!("`{name}` has new settings, version {version}; new calls use them"),
+                None => {}
+            }
+        }
+        AccountsCommand::Retire { of, name, undo, json } => {
+            let tenant = of.find(&mut transaction, installation).await?;
+            pool::act_as(&mut transaction, tenant.id).await?;
+            let id = find(&mut transaction, tenant.id, &name).await?.id;
+            accounts::retire(&mut transaction, tenant.id, id, !undo, &actor()).await?;
+            let retired = accounts::find(&mut transaction, tenant.id, id).await?;
+            pool::commit(transaction).await?;
+            if json {
+                return output::json(&retired);
+            }
+            if undo {
+                message!("campaigns can use `{name}` again");
+            } else {
+                message!(
+                    "`{name}` is retired: no new campaign and no new run uses it; runs under way finish"
+                );
+            }
         }
         AccountsCommand::Rotate { of, name, json, .. } => {
             let key = installation.checked_master_key(config, &mut transaction).await?;
@@ -318,8 +403,12 @@ async fn act(
 }
 
 /// The state of an account in words, such as `120 calls today; waits until … : …`.
-fn state_text(state: &AccountState) -> String {
+fn state_text(account: &ProviderAccount) -> String {
+    let state = &account.state;
     let mut words = Vec::new();
+    if account.retired_at.is_some() {
+        words.push("retired".to_owned());
+    }
     if state.used_today > 0 {
         words.push(format!("{} calls today", state.used_today));
     }

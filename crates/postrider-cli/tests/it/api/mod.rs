@@ -1,5 +1,6 @@
 //! The HTTP API, as its clients meet it.
 
+mod accounts;
 mod admin;
 mod attacks;
 mod audit;
@@ -11,6 +12,7 @@ mod channels;
 pub mod client;
 mod connections;
 mod content;
+mod controls;
 pub mod conversations;
 mod dry_run;
 mod history;
@@ -26,6 +28,7 @@ mod paging;
 mod people;
 mod phases;
 mod plans;
+mod preflight;
 mod resolving;
 mod runs;
 mod schemathesis;

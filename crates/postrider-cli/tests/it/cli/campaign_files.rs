@@ -1,5 +1,6 @@
 //! The files of `postrider campaign create`: content, formats, and files and deployments that are refused.
 
+use insta::assert_snapshot;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -8,6 +9,7 @@ use super::{
     stage::{SPRING, Stage},
     succeeded,
 };
+use crate::{sql, world::run_with_input};
 
 #[tokio::test]
 async fn content_becomes_a_version_of_an_asset_which_other_campaigns_name() -> anyhow::Result<()> {
@@ -226,5 +228,39 @@ async fn a_bad_deployment_is_refused_and_writes_nothing() -> anyhow::Result<()> 
         assert_misused(&stage.run(&["campaign", "deploy", "spring", "--job-size", size])?, "--job-size");
     }
     assert_misused(&stage.run(&["campaign", "create"])?, "<FILE>");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_is_checked_without_creating_anything() -> anyhow::Result<()> {
+    let stage = Stage::new(3).await?;
+    let check = |file: &str, more: &[&str]| {
+        run_with_input(&mut stage.command(&[&["campaign", "check", "-"], more].concat()), file)
+    };
+    let before = stage.world.rows().await?;
+    let shown = succeeded(check(SPRING, &[])?)?;
+    assert_snapshot!(shown.stdout, @r"
+    PHASE  MEMBERS  REACHABLE  SUPPRESSED  NO ADDRESS  SAME ADDRESS  RENDERED  ACCOUNT  TAKES
+    mail   3        3          0           0           0             3/3       mailer   -
+    ");
+    let wrong = SPRING.replace("first_name", "last_name");
+    let refused = check(&wrong, &[])?;
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("mail: `last_name` is undefined for 3 of 3 leads"), "{}", refused.stderr);
+    let error = "error: phase `mail`: the message can be rendered for none of the 3 leads that were tried: the variable `last_name` is undefined";
+    assert!(refused.stderr.contains(error), "{}", refused.stderr);
+    let json: serde_json::Value = serde_json::from_str(&check(&wrong, &["--json"])?.stdout)?;
+    assert_eq!(json["errors"][0]["field"], "phases[0].asset_id");
+    assert_eq!(json["phases"][0]["renders"]["missing"][0]["leads"], 3);
+    assert_refused(&stage.create(&wrong)?, "the variable `last_name` is undefined");
+    assert_refused(&check("name = 'a'", &[])?, "the campaign has no phases");
+    assert_eq!(stage.world.rows().await?, before);
+
+    sql::execute(&stage.admin, "update tenancy.provider_accounts set limits = '{\"daily\": 2}'").await?;
+    sql::execute(&stage.admin, "update execution.leads set suppressed_at = now(), suppression_reason = 'x' where email = 'lead1@example.com'").await?;
+    let json: serde_json::Value = serde_json::from_str(&succeeded(check(SPRING, &["--json"])?)?.stdout)?;
+    let mail = &json["phases"][0];
+    assert_eq!((&mail["audience"]["suppressed"], &mail["audience"]["reachable"]), (&1.into(), &2.into()));
+    assert_eq!(mail["account"]["daily"], 2);
     Ok(())
 }

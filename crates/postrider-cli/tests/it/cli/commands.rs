@@ -276,3 +276,47 @@ async fn the_dumped_script_makes_the_same_schema_through_psql_and_needs_no_datab
     world.stdout(&["tenants", "create", "acme"])?;
     Ok(())
 }
+
+#[tokio::test]
+async fn an_account_gets_a_new_version_and_is_retired() -> anyhow::Result<()> {
+    let world = World::new().await?;
+    world.stdout(&["tenants", "create", "acme"])?;
+    let of = ["--tenant", "acme"];
+    let add =
+        ["accounts", "add", "sms", "--provider", "sim", "--settings", r#"{"url": "https://a.example"}"#];
+    succeeded(world.postrider_with_secret(&[&add[..], &of].concat(), "one\n")?)?;
+    let update = |settings: &str, more: &[&str], secret: &str| {
+        world.postrider_with_secret(
+            &[&["accounts", "update", "sms", "--settings", settings][..], more, &of].concat(),
+            secret,
+        )
+    };
+    let changed = succeeded(update(r#"{"url": "https://b.example"}"#, &[], "")?)?;
+    assert_eq!(changed.stderr, "`sms` has new settings, version 2; new calls use them\n");
+    let again = succeeded(update(r#"{"url": "https://b.example"}"#, &[], "")?)?;
+    assert_eq!(again.stderr, "`sms` has these settings already\n");
+    let both = succeeded(update(r#"{"url": "https://c.example"}"#, &["--new-secret", "--json"], "two\n")?)?;
+    let both: serde_json::Value = serde_json::from_str(&both.stdout)?;
+    assert_eq!((&both["version"], &both["settings"]["url"]), (&json!(3), &json!("https://c.example")));
+    succeeded(world.postrider_with_secret(&["accounts", "check", "--tenant", "acme"], "")?)?;
+    let before = world.json(&["accounts", "list", "--tenant", "acme"])?;
+    for (settings, more, says) in [
+        (r#"{"wings": 2}"#, &[][..], "wings"),
+        ("{", &[], "--settings is not JSON"),
+        ("{}", &["--new-secret"], "the secret is empty"),
+    ] {
+        let refused = update(settings, more, "")?;
+        assert!(refused.code != 0 && refused.stderr.contains(says), "{settings}: {}", refused.stderr);
+    }
+    assert_eq!(world.json(&["accounts", "list", "--tenant", "acme"])?, before);
+
+    let retired = succeeded(world.postrider(&["accounts", "retire", "sms", "--tenant", "acme"])?)?;
+    assert!(retired.stderr.starts_with("`sms` is retired: no new campaign"), "{}", retired.stderr);
+    let listed = world.stdout(&["accounts", "list", "--tenant", "acme"])?;
+    assert!(listed.contains("retired"), "{listed}");
+    let json = world.json(&["accounts", "retire", "sms", "--undo", "--tenant", "acme"])?;
+    assert_eq!(json["retired_at"], json!(null));
+    let unknown = world.postrider(&["accounts", "retire", "fax", "--tenant", "acme"])?;
+    assert!(unknown.stderr.contains("there is no account `fax`"), "{}", unknown.stderr);
+    Ok(())
+}

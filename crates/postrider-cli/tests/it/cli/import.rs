@@ -677,3 +677,19 @@ async fn a_hundred_thousand_leads_take_no_more_memory_than_a_few_chunks() -> any
     assert_eq!(world.count("leads").await?, lines as i64);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_column_that_templates_cannot_use_is_reported_with_its_new_name() -> anyhow::Result<()> {
+    let world = world().await?;
+    let csv = "email,First Name,plain,2nd\na@example.org,Ann,x,y\n";
+    let output = succeeded(world.import(csv, &[])?)?;
+    let says = "column `First Name` is no name for a variable; templates use it as `{{ First_Name }}`";
+    assert!(output.stderr.contains(says) && output.stderr.contains("{{ _2nd }}"), "{}", output.stderr);
+    assert!(!output.stderr.contains("plain"), "{}", output.stderr);
+    let names = "(select string_agg(name, ',' order by name collate \"C\") from jsonb_object_keys(attributes) as name)";
+    assert_eq!(world.leads(names).await?, ["First_Name,_2nd,plain"]);
+    let lines = "{\"email\": \"b@example.org\", \"attributes\": {\"Favourite Colour\": \"red\"}}\n";
+    let summary = world.imported(lines, &[])?;
+    assert_eq!(summary["renamed"], json!([{ "column": "Favourite Colour", "variable": "Favourite_Colour" }]));
+    Ok(())
+}

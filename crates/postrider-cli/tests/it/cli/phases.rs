@@ -1,4 +1,4 @@
-//! `postrider campaign start|pause|resume|retry|rerun|complete|fail`.
+//! `postrider campaign start|pause|resume|retry|rerun|cancel|complete|fail`.
 
 use serde_json::json;
 
@@ -44,7 +44,7 @@ async fn a_delivery_is_started_paused_resumed_and_rerun() -> anyhow::Result<()> 
 
     assert_refused(
         &stage.run(&["campaign", "retry", "spring", "--phase", "mail"])?,
-        "phase `mail`: a phase that is paused cannot retry; it can: resume",
+        "phase `mail`: a phase that is paused cannot retry; it can: resume, cancel",
     );
     assert_refused(
         &stage.run(&["campaign", "complete", "spring", "--phase", "mail"])?,
@@ -145,5 +145,77 @@ async fn which_phase_is_meant_is_clear_or_asked() -> anyhow::Result<()> {
         &stage.run(&["campaign", "pause", "checks", "--expected-state", "asleep"])?,
         "`asleep` is not a phase status; known are not_started",
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancel_asks_with_the_number_of_items_that_are_not_tried() -> anyhow::Result<()> {
+    let stage = Stage::new(3).await?;
+    let run_id = stage.deploy_spring(500).await?;
+    let cancel = ["campaign", "cancel", "spring"];
+    let before = stage.world.rows().await?;
+    let refused = stage.run(&cancel)?;
+    assert_refused(&refused, "3 of 3 items that were not tried yet are skipped, and the phase fails");
+    assert!(refused.stderr.contains("nothing was canceled; add --yes"), "{}", refused.stderr);
+    let mut terminal = Terminal::start(&mut stage.command(&cancel), 100)?;
+    terminal.wait_for("[y/N]")?;
+    terminal.type_line("n")?;
+    assert_eq!(terminal.finish()?.0, 1);
+    assert_eq!(stage.world.rows().await?, before);
+
+    let worker = stage.worker("hand").await?;
+    let job = worker.claim().await?;
+    let items = worker.reserve(&job, 1).await?;
+    let done = succeeded(stage.run(&[&cancel[..], &["--yes", "--reason", "wrong text"]].concat())?)?;
+    assert_eq!(done.stdout, "failed\n");
+    assert!(done.stderr.contains("1 call in progress finishes and is recorded"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("`postrider campaign retry --include-canceled` sends them"),
+        "{}",
+        done.stderr
+    );
+    let again = stage.json(&[&cancel[..], &["--yes", "--phase", "mail"]].concat())?;
+    assert_eq!((&again["changed"], &again["status"]), (&json!(false), &json!("failed")));
+    let status = stage.json(&["campaign", "status", "spring"])?;
+    assert_eq!(
+        (&status["phases"][0]["canceled"], &status["phases"][0]["run"]["id"]),
+        (&json!(true), &json!(run_id))
+    );
+
+    // The worker ends its send job, and with it the run.
+    let retry = ["campaign", "retry", "spring", "--phase", "mail"];
+    assert_refused(&stage.run(&retry)?, "its canceled run has not ended yet");
+    worker.settle(&[(items[0], "sent", "m-1")]).await?;
+    worker.complete(&job).await?;
+    let sequence = stage.json(&["campaign", "status", "spring"])?["sequence"].to_string();
+    assert_refused(&stage.run(&retry)?, "2 items were canceled, which a retry with `include_canceled` sends");
+    let all = [&retry[..], &["--include-canceled", "--expected-sequence", &sequence]].concat();
+    let counted = stage.json(&[&all[..], &["--dry-run"]].concat())?;
+    assert_eq!((&counted["items"], &counted["second_messages"]), (&json!(2), &json!(0)));
+    let retried = stage.json(&all)?;
+    assert_eq!((&retried["changed"], &retried["items"]), (&json!(true), &json!(2)));
+    worker.finish_one("failed", "550 no").await?;
+    assert_refused(&stage.run(&all)?, "as expected");
+    assert_misused(
+        &stage.run(&["campaign", "cancel", "spring", "--expected-sequence", "x"])?,
+        "--expected-sequence",
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rerun_of_the_failed_items_asks_nothing() -> anyhow::Result<()> {
+    let stage = Stage::new(2).await?;
+    stage.deploy_spring(500).await?;
+    let worker = stage.worker("hand").await?;
+    let job = worker.claim().await?;
+    let items = worker.reserve(&job, 2).await?;
+    sqlx::raw_sql("update execution.campaign_phases set failure_tolerance = 0.5")
+        .execute(&stage.admin)
+        .await?;
+    worker.settle(&[(items[0], "sent", "m-1"), (items[1], "failed", "550 no")]).await?;
+    worker.complete(&job).await?;
+    let rerun = stage.json(&["campaign", "rerun", "spring", "--only", "failed"])?;
+    assert_eq!((&rerun["items"], &rerun["second_messages"]), (&json!(1), &json!(0)));
     Ok(())
 }

@@ -75,8 +75,8 @@ impl Stage {
         .await?;
         let leads: Vec<Uuid> = emails.iter().map(|_| Uuid::now_v7()).collect();
         sqlx::query(
-            "insert into execution.leads (id, tenant_id, workspace_id, identity, email)
-             select id, $1, $2, id::text, email from unnest($3::uuid[], $4::text[]) as lead (id, email)",
+            "insert into execution.leads (id, tenant_id, workspace_id, identity, email, attributes)
+             select id, $1, $2, id::text, email, '{\"first_name\": \"Ann\"}' from unnest($3::uuid[], $4::text[]) as lead (id, email)",
         )
         .bind(self.tenant)
         .bind(self.workspace)

@@ -4,7 +4,8 @@ use std::{fmt::Write, fs};
 
 use postrider_model::{
     campaigns::{
-        EventType, ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, PhaseKind, PhaseTrigger, RUN_TRANSITIONS,
+        CONTROL_STEPS, EventType, ITEM_TRANSITIONS, JOB_TRANSITIONS, PHASE_MACHINE, PhaseKind, PhaseTrigger,
+        RUN_TRANSITIONS,
     },
     channels::{MESSAGE_MACHINE, REPLY_MACHINE},
     events,
@@ -36,6 +37,7 @@ fn the_dashboard_s_machines_are_the_model_s() -> anyhow::Result<()> {
         "// The state machines of postrider-model, written by `make mirror`. Do not edit: a test compares this file with the model.\n"
             .to_owned();
     constant(&mut text, "PHASE_MACHINE", PHASE_MACHINE)?;
+    constant(&mut text, "CONTROL_STEPS", CONTROL_STEPS)?;
     let kinds = PhaseTrigger::ALL.iter().map(|trigger| {
         let kinds: Vec<PhaseKind> =
             PhaseKind::ALL.iter().copied().filter(|kind| trigger.is_for(*kind)).collect();

@@ -434,6 +434,7 @@ async fn every_column_of_sealed_secrets_is_rotated() -> anyhow::Result<()> {
             "channels.channel_executors.sealed_secret",
             "jobs.functions.sealed_secret",
             "tenancy.master_key.sealed_check",
+            "tenancy.provider_account_versions.sealed_secret",
             "tenancy.provider_accounts.sealed_secret",
         ],
         "a new column must be a part of tenancy.sealed_values and tenancy.reseal"

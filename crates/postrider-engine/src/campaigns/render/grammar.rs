@@ -18,7 +18,10 @@ use minijinja::{
     value::ValueKind,
 };
 
-use super::builtins;
+use super::{
+    builtins,
+    names::{self, Use},
+};
 
 /// Maximum number of words, numbers and signs in one tag. It bounds the depth of the syntax tree of a tag.
 const TAG_TOKENS_MAX: usize = 500;
@@ -42,6 +45,8 @@ pub(super) struct Translation {
     pub(super) source: String,
     /// The text that is always part of the message, if it has a control character that is neither before nor behind everything else.
     pub(super) has_control_character: bool,
+    /// The variables that it reads.
+    pub(super) uses: Vec<Use>,
 }
 
 /// Translates a template, or refuses it.
@@ -54,7 +59,11 @@ pub(super) fn translate(source: &str) -> Result<Translation, Refusal> {
     };
     let mut writer = Writer { out: String::with_capacity(source.len() * 2), line: 1 };
     writer.statements(&template.children)?;
-    Ok(Translation { source: writer.out, has_control_character: has_control_character(&template.children) })
+    Ok(Translation {
+        source: writer.out,
+        has_control_character: has_control_character(&template.children),
+        uses: names::uses(&template.children),
+    })
 }
 
 /// Refuses templates that are too deep for the parser, and statements that are not available.

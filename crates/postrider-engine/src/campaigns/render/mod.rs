@@ -16,11 +16,13 @@ mod builtins;
 mod grammar;
 #[cfg(test)]
 mod hostile;
+mod names;
 #[cfg(test)]
 mod tests;
 mod variables;
 
 use std::{
+    collections::HashMap,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock},
@@ -30,6 +32,8 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value, syntax::Syntax
 use postrider_model::{Channel, Message};
 use postrider_store::campaigns::send_jobs::Lead;
 use serde::Deserialize;
+
+use self::names::Use;
 
 /// Maximum number of steps of one part. An endless loop runs out of them.
 const STEPS_MAX: u64 = 100_000;
@@ -83,8 +87,16 @@ pub enum RenderError {
     Lead {
         /// The part.
         part: &'static str,
-        /// The missing or invalid value.
+        /// The invalid value.
         problem: String,
+    },
+    /// A lead lacks a variable of the template.
+    #[error("the {part} cannot be filled in: the variable `{name}` is undefined")]
+    Undefined {
+        /// The part.
+        part: &'static str,
+        /// The name, such as `order.id`.
+        name: String,
     },
 }
 
@@ -117,6 +129,8 @@ pub struct Template {
     channel: Channel,
     environment: Environment<'static>,
     offers_unsubscribing: bool,
+    /// The variables of each part.
+    uses: HashMap<&'static str, Vec<Use>>,
 }
 
 /// Whether content is fit for a channel and compiles.
@@ -153,6 +167,7 @@ impl Template {
             }
         };
         let mut environment = EMPTY.clone();
+        let mut uses = HashMap::new();
         for (part, source) in parts {
             let Some(source) = source else { continue };
             if source.trim().is_empty() {
@@ -174,6 +189,7 @@ impl Template {
             if part == "subject" && translation.has_control_character {
                 return Err(unfit("`subject` holds a line break or another control character".to_owned()));
             }
+            uses.insert(part, translation.uses);
             let added = caught(|| environment.add_template_owned(part, translation.source));
             added.unwrap_or_else(|| Err(engine_panicked())).map_err(|error| RenderError::Template {
                 part,
@@ -181,7 +197,7 @@ impl Template {
                 problem: problem(&error),
             })?;
         }
-        let template = Self { channel, environment, offers_unsubscribing };
+        let template = Self { channel, environment, offers_unsubscribing, uses };
         template.try_out()?;
         Ok(template)
     }
@@ -222,30 +238,89 @@ impl Template {
         address: Option<&str>,
         unsubscribe_url: Option<&str>,
     ) -> Result<Message, RenderError> {
-        let unsubscribe_url = unsubscribe_url.filter(|_| self.offers_unsubscribing).map(str::to_owned);
-        let context = variables::of(lead, unsubscribe_url.as_deref())?;
+        let unsubscribe_url = unsubscribe_url.filter(|_| self.offers_unsubscribing);
+        let context = &variables::of(lead, unsubscribe_url)?;
+        self.write(context, address, unsubscribe_url).map_err(|failed| failed.named(self, lead))
+    }
+
+    /// The variables that the template reads and this lead lacks, in any branch that applies to it. An error that no variable causes is
+    /// returned.
+    pub fn missing(
+        &self,
+        lead: &Arc<Lead>,
+        address: Option<&str>,
+        unsubscribe_url: Option<&str>,
+    ) -> Result<Vec<String>, RenderError> {
+        /// Most variables that are named for one lead.
+        const NAMED_MAX: usize = 20;
+        let unsubscribe_url = unsubscribe_url.filter(|_| self.offers_unsubscribing);
+        let mut attributes = variables::attributes(lead)?;
+        let mut missing: Vec<String> = Vec::new();
+        loop {
+            let context = variables::with(lead, attributes.clone(), unsubscribe_url);
+            let Err(failed) = self.write(&context, address, unsubscribe_url) else {
+                return Ok(missing);
+            };
+            match failed.culprit(self, lead, &attributes) {
+                // A name that is there already cannot be given: `lead.x`, or `a.b` where `a` is a text.
+                Some(culprit) if missing.len() < NAMED_MAX && !missing.contains(&culprit.name()) => {
+                    culprit.fill(&mut attributes);
+                    missing.push(culprit.name());
+                }
+                None if missing.is_empty() => return Err(failed.error),
+                // A value in the place of the missing one may not fit.
+                _ => return Ok(missing),
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        context: &Value,
+        address: Option<&str>,
+        unsubscribe_url: Option<&str>,
+    ) -> Result<Message, Failed> {
         let to = || address.unwrap_or_default().to_owned();
         Ok(match self.channel {
             Channel::Email => Message::Email {
                 to: to(),
-                subject: self.one_line("subject", &context)?,
-                text: self.part("text", &context)?,
-                html: self.part("html", &context)?,
-                unsubscribe_url,
+                subject: self.one_line("subject", context)?,
+                text: self.part("text", context)?,
+                html: self.part("html", context)?,
+                unsubscribe_url: unsubscribe_url.map(str::to_owned),
             },
             Channel::Voice => {
-                Message::Voice { to: to(), script: self.part("script", &context)?.unwrap_or_default() }
+                Message::Voice { to: to(), script: self.part("script", context)?.unwrap_or_default() }
             }
-            Channel::Social => Message::Social { text: self.part("text", &context)?.unwrap_or_default() },
+            Channel::Social => Message::Social { text: self.part("text", context)?.unwrap_or_default() },
             Channel::Chat => Message::Chat {
                 to: to(),
                 thread: None,
-                text: self.part("text", &context)?.unwrap_or_default(),
+                text: self.part("text", context)?.unwrap_or_default(),
             },
         })
     }
 
-    fn one_line(&self, part: &'static str, context: &Value) -> Result<String, RenderError> {
+    /// The variables of a part that these attributes lack: those of the line, or of all lines where a tag has several.
+    fn lacking(
+        &self,
+        at: Option<(&'static str, usize)>,
+        attributes: &serde_json::Map<String, serde_json::Value>,
+    ) -> Vec<&Use> {
+        let Some((part, line)) = at else { return Vec::new() };
+        let mut lacking: Vec<&Use> = Vec::new();
+        for used in self.uses.get(part).into_iter().flatten().filter(|used| used.is_missing(attributes)) {
+            if !lacking.iter().any(|known| known.path == used.path && known.line == used.line) {
+                lacking.push(used);
+            }
+        }
+        if lacking.iter().any(|used| used.line == line) {
+            lacking.retain(|used| used.line == line);
+        }
+        lacking
+    }
+
+    fn one_line(&self, part: &'static str, context: &Value) -> Result<String, Failed> {
         let line = self.part(part, context)?.unwrap_or_default();
         let line = line.trim();
         let problem = if line.chars().any(char::is_control) {
@@ -255,12 +330,12 @@ impl Template {
         } else {
             return Ok(line.to_owned());
         };
-        Err(RenderError::Lead { part, problem })
+        Err(Failed::because(part, problem))
     }
 
-    fn part(&self, part: &'static str, context: &Value) -> Result<Option<String>, RenderError> {
+    fn part(&self, part: &'static str, context: &Value) -> Result<Option<String>, Failed> {
         let Some(written) = write_part(&self.environment, part, context) else { return Ok(None) };
-        let text = written.map_err(|error| RenderError::Lead { part, problem: problem(&error) })?;
+        let text = written.map_err(|error| Failed::of(part, &error))?;
         let wrong = if text.contains('\0') {
             "it holds a NUL character".to_owned()
         } else if text.trim().is_empty() {
@@ -268,7 +343,75 @@ impl Template {
         } else {
             return Ok(Some(text));
         };
-        Err(RenderError::Lead { part, problem: wrong })
+        Err(Failed::because(part, wrong))
+    }
+}
+
+/// A message that could not be written.
+struct Failed {
+    error: RenderError,
+    /// The part and the line in which a variable was undefined.
+    undefined: Option<(&'static str, usize)>,
+}
+
+impl Failed {
+    fn because(part: &'static str, problem: impl Into<String>) -> Self {
+        Self { error: RenderError::Lead { part, problem: problem.into() }, undefined: None }
+    }
+
+    fn of(part: &'static str, error: &minijinja::Error) -> Self {
+        let is_undefined = error.kind() == ErrorKind::UndefinedError;
+        Self {
+            undefined: is_undefined.then(|| (part, error.line().unwrap_or(1))),
+            ..Self::because(part, problem(error))
+        }
+    }
+
+    /// The error, with the name of the undefined variable.
+    fn named(self, template: &Template, lead: Option<&Arc<Lead>>) -> RenderError {
+        let Some((part, _)) = self.undefined else { return self.error };
+        let attributes = lead.map_or_else(|| Ok(serde_json::Map::new()), |lead| variables::attributes(lead));
+        let culprit = match (lead, attributes) {
+            (Some(lead), Ok(attributes)) => self.culprit(template, lead, &attributes),
+            // A post has no lead, so it has no variables.
+            (None, Ok(attributes)) => template.lacking(self.undefined, &attributes).into_iter().next(),
+            (_, Err(_)) => None,
+        };
+        culprit.map_or(self.error, |culprit| RenderError::Undefined { part, name: culprit.name() })
+    }
+
+    /// The variable that was undefined: a part of the template can read several that the lead lacks, some of them in a branch that does not
+    /// apply.
+    fn culprit<'a>(
+        &self,
+        template: &'a Template,
+        lead: &Arc<Lead>,
+        attributes: &serde_json::Map<String, serde_json::Value>,
+    ) -> Option<&'a Use> {
+        /// Most variables that are tried.
+        const TRIED_MAX: usize = 20;
+        let lacking = template.lacking(self.undefined, attributes);
+        if lacking.len() < 2 {
+            return lacking.into_iter().next();
+        }
+        let (part, _) = self.undefined?;
+        lacking.iter().take(TRIED_MAX).copied().find(|candidate| {
+            let mut others = attributes.clone();
+            lacking
+                .iter()
+                .filter(|other| other.path != candidate.path)
+                .for_each(|other| other.fill(&mut others));
+            // The link to unsubscribe is no attribute, so it is never the culprit.
+            let context = variables::with(lead, others, Some(""));
+            let written = write_part(&template.environment, part, &context);
+            matches!(written, Some(Err(error)) if error.kind() == ErrorKind::UndefinedError)
+        })
+    }
+}
+
+impl From<RenderError> for Failed {
+    fn from(error: RenderError) -> Self {
+        Self { error, undefined: None }
     }
 }
 

@@ -77,10 +77,53 @@ fn a_mail_has_a_link_to_unsubscribe_unless_it_is_transactional() {
 #[test]
 fn a_missing_attribute_fails_the_item() {
     let error = email(json!({ "subject": "Hello {{ name }}", "text": "t" }), json!({})).unwrap_err();
-    assert!(matches!(&error, RenderError::Lead { part: "subject", .. }), "{error}");
+    assert!(matches!(&error, RenderError::Undefined { part: "subject", name } if name == "name"), "{error}");
     let nested =
         email(json!({ "subject": "s", "text": "{{ order.id }}" }), json!({ "order": {} })).unwrap_err();
-    assert!(matches!(&nested, RenderError::Lead { part: "text", .. }), "{nested}");
+    assert!(
+        matches!(&nested, RenderError::Undefined { part: "text", name } if name == "order.id"),
+        "{nested}"
+    );
+}
+
+#[test]
+fn the_error_of_an_undefined_variable_names_it() {
+    let named = |text: &str, attributes: serde_json::Value| {
+        email(json!({ "subject": "s", "text": text }), attributes).unwrap_err().to_string()
+    };
+    let of = |name: &str| format!("the text cannot be filled in: the variable `{name}` is undefined");
+    let cases = [
+        ("{{ a }} {{ b }}", json!({ "b": 1 }), "a"),
+        ("{{ a }}\n{{ b|upper }}", json!({ "a": 1 }), "b"),
+        // A branch that does not apply, a guarded variable, and one in an argument.
+        ("{% if vip %}{{ discount }}{% endif %}{{ name }}", json!({ "vip": false }), "name"),
+        ("{{ nick|default('') }}{{ name if name is defined }}{{ city }}", json!({}), "city"),
+        ("{{ nick|default(name) }}", json!({}), "name"),
+        ("{{ order.address.city }}", json!({ "order": { "address": {} } }), "order.address.city"),
+        ("{{ lead.name }}", json!({}), "lead.name"),
+        ("{% for item in cart %}{{ item }}{% endfor %}", json!({}), "cart"),
+    ];
+    for (text, attributes, name) in cases {
+        assert_eq!(named(text, attributes), of(name), "{text}");
+    }
+    // An entry of a loop has no name outside of it.
+    let entry = named("{% for item in cart %}{{ item.sku }}{% endfor %}", json!({ "cart": [{}] }));
+    assert!(entry.contains("undefined value"), "{entry}");
+}
+
+#[test]
+fn all_variables_that_a_lead_lacks_are_found() {
+    let content = json!({
+        "subject": "{{ a }}", "text": "{{ b.c }}{% if d %}{{ e }}{% endif %}", "html": "{{ a }}{{ f|default('') }}{{ g }}",
+    });
+    let template = Template::compile(Channel::Email, &content).unwrap();
+    let missing = |attributes: serde_json::Value| {
+        let lead = lead(serde_json::value::to_raw_value(&attributes).unwrap());
+        template.missing(&lead, Some("ann@example.com"), None).unwrap()
+    };
+    assert_eq!(missing(json!({ "a": 1, "b": { "c": 1 }, "d": false, "g": 1 })), [""; 0]);
+    assert_eq!(missing(json!({ "d": false })), ["a", "b.c", "g"]);
+    assert_eq!(missing(json!({ "a": 1, "b": { "c": 1 }, "d": true, "g": 1 })), ["e"]);
 }
 
 #[test]

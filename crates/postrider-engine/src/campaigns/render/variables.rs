@@ -16,14 +16,27 @@ use super::RenderError;
 /// The variables for a lead, or none for a post.
 pub(super) fn of(lead: Option<&Arc<Lead>>, unsubscribe_url: Option<&str>) -> Result<Value, RenderError> {
     let Some(lead) = lead else { return Ok(empty()) };
-    let attributes = serde_json::from_str(lead.attributes.get())
-        .map_err(|error| RenderError::Lead { part: "attributes", problem: error.to_string() })?;
-    Ok(Value::from_object(Variables {
+    Ok(with(lead, attributes(lead)?, unsubscribe_url))
+}
+
+/// The attributes of a lead.
+pub(super) fn attributes(lead: &Lead) -> Result<serde_json::Map<String, serde_json::Value>, RenderError> {
+    serde_json::from_str(lead.attributes.get())
+        .map_err(|error| RenderError::Lead { part: "attributes", problem: error.to_string() })
+}
+
+/// The variables for a lead with these attributes.
+pub(super) fn with(
+    lead: &Arc<Lead>,
+    attributes: serde_json::Map<String, serde_json::Value>,
+    unsubscribe_url: Option<&str>,
+) -> Value {
+    Value::from_object(Variables {
         attributes,
         converted: Mutex::default(),
         lead: Arc::clone(lead),
         unsubscribe_url: unsubscribe_url.map(Value::from),
-    }))
+    })
 }
 
 /// No variables.

@@ -9,7 +9,7 @@
 //! | echo | look up; wait for the callback | look up | a person |
 //! | person | – | – | a person |
 //!
-//! The resolver does not repeat a message that it cannot render as it was, or whose reader has unsubscribed. It looks such an item up, or
+//! The resolver does not repeat a message that it cannot render as it was, whose reader has unsubscribed, or whose run was canceled. It looks such an item up, or
 //! leaves it to a person. A provider may refuse a repeat because it has the message, so the resolver looks up refused repeats, too.
 //! If the account's secret was changed since the call, the provider may now answer for another account, so a person decides.
 
@@ -31,7 +31,7 @@ pub(super) struct Facts {
     pub(super) repeat_from: Timestamp,
     /// Time until which the provider recognises the key, with a margin; `None`: the provider knows no keys.
     pub(super) repeat_until: Option<Timestamp>,
-    /// Whether the message is the reserved one, and its reader has not unsubscribed.
+    /// Whether the message is the reserved one, its reader has not unsubscribed, and its run was not canceled.
     pub(super) may_repeat: bool,
     /// Whether the account's secret was changed since the call.
     pub(super) secret_is_newer: bool,

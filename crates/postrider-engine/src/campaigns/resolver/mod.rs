@@ -314,7 +314,7 @@ impl Shared {
                 let no_repeat = match message {
                     None => "the message cannot be rendered as it was, so it must not be sent again; ",
                     Some(_) if claimed.is_suppressed => {
-                        "its reader has unsubscribed, so it must not be sent again; "
+                        "its reader has unsubscribed or its run was canceled, so it must not be sent again; "
                     }
                     Some(_) => "",
                 };

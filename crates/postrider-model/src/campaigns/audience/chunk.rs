@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{BadLine, Entry, Lead, Problem};
+use super::{BadLine, Entry, Lead, Problem, Renamed};
 
 /// Most lines of one chunk.
 const LINES_MAX: usize = 5_000;
@@ -27,6 +27,8 @@ pub struct Chunk {
     pub bad: Vec<BadLine>,
     /// How many lines were read, good and bad.
     pub lines: u64,
+    /// Columns whose attributes have other names, as far as the file was read.
+    pub renamed: Vec<Renamed>,
     /// Number of the line on which the last record begins.
     pub last_line: u64,
     at: HashMap<String, usize>,

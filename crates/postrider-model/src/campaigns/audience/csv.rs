@@ -13,7 +13,7 @@ use serde_json::value::to_raw_value;
 
 use super::{
     COLUMNS_MAX, LINE_BYTES_MAX, OpenError, Problem,
-    column::{Column, IDENTIFYING},
+    column::{Column, IDENTIFYING, Renamed},
     input::Input,
     lead::problem,
     rules::{Draft, shown, text, too_long},
@@ -49,6 +49,8 @@ const DELIMITERS: [Delimiter; 3] = [Delimiter(b','), Delimiter(b';'), Delimiter(
 pub(super) struct Csv {
     parser: Reader,
     columns: Vec<Column>,
+    /// Columns whose attributes have other names.
+    pub(super) renamed: Vec<Renamed>,
     cells: Box<[u8]>,
     ends: Box<[usize]>,
 }
@@ -66,13 +68,13 @@ impl Csv {
         loop {
             let newline = newline(input.peek(), buffered);
             if let Some((bytes, delimiter, names)) = header(input.peek(), newline, delimiter, buffered) {
-                let columns = columns(&names)?;
+                let (columns, renamed) = columns(&names)?;
                 input.set_newline(newline);
                 input.take(bytes);
                 if input.available()?.is_empty() {
                     return Err(unfit("it has a header and no lines".to_owned()));
                 }
-                return Ok(Self::new(delimiter, newline, columns));
+                return Ok(Self { renamed, ..Self::new(delimiter, newline, columns) });
             }
             buffered = match buffered {
                 Buffered::Part if input.peek().len() > LINE_BYTES_MAX => Buffered::HeaderLimit,
@@ -95,6 +97,7 @@ impl Csv {
             ends: vec![0; columns.len() + 1].into_boxed_slice(),
             cells: vec![0; LINE_BYTES_MAX + 1].into_boxed_slice(),
             columns,
+            renamed: Vec::new(),
         }
     }
 
@@ -288,11 +291,11 @@ fn first_record(
 }
 
 /// The meaning of each column. Names must be distinct.
-fn columns(names: &[Vec<u8>]) -> Result<Vec<Column>, OpenError> {
+fn columns(names: &[Vec<u8>]) -> Result<(Vec<Column>, Vec<Renamed>), OpenError> {
     if names.len() > COLUMNS_MAX {
         return Err(unfit(format!("its header has {} columns; the limit is {COLUMNS_MAX}", names.len())));
     }
-    let mut columns: Vec<Column> = Vec::new();
+    let (mut columns, mut renamed): (Vec<Column>, Vec<Renamed>) = (Vec::new(), Vec::new());
     let mut seen = std::collections::HashSet::new();
     for (at, name) in names.iter().enumerate() {
         let name = text(name).map_err(|_| {
@@ -309,9 +312,18 @@ fn columns(names: &[Vec<u8>]) -> Result<Vec<Column>, OpenError> {
             Column::Attribute(name) => name.clone(),
             _ => name.trim().to_ascii_lowercase(),
         };
+        let new_name = column.renamed(name);
         if !seen.insert(key) {
+            if let Some(new) = new_name {
+                return Err(unfit(format!(
+                    "its header names the column `{}`, whose attribute would be called `{}` like that of another column; rename one",
+                    shown(&new.column),
+                    shown(&new.variable)
+                )));
+            }
             return Err(unfit(format!("its header names the column `{}` twice", shown(name.trim()))));
         }
+        renamed.extend(new_name);
         columns.push(column);
     }
     if !columns.iter().any(Column::identifies) {
@@ -321,5 +333,5 @@ fn columns(names: &[Vec<u8>]) -> Result<Vec<Column>, OpenError> {
             shown(&first.join("`, `"))
         )));
     }
-    Ok(columns)
+    Ok((columns, renamed))
 }

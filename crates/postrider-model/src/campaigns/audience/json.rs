@@ -49,7 +49,9 @@ pub(super) fn draft(line: &str) -> Result<Draft, Problem> {
     let fields: Fields = serde_json::from_str(line).map_err(|error| not_json(&error))?;
     let mut draft = Draft::default();
     for (name, value) in fields.0 {
-        match Column::named(&name)? {
+        let column = Column::named(&name)?;
+        draft.renamed.extend(column.renamed(&name));
+        match column {
             Column::Attribute(name) if name == "attributes" => nested(&mut draft, &value)?,
             Column::Attribute(name) => attribute(&mut draft, name, value)?,
             Column::ExternalId => set(&mut draft.external_id, "external_id", id_text(&value)?)?,
@@ -77,7 +79,9 @@ fn nested(draft: &mut Draft, value: &RawValue) -> Result<(), Problem> {
     let fields: Fields =
         serde_json::from_str(value.get()).map_err(|_| problem!("attributes must be a JSON object"))?;
     for (name, value) in fields.0 {
-        match Column::named(&name)? {
+        let column = Column::named(&name)?;
+        draft.renamed.extend(column.renamed(&name));
+        match column {
             Column::Attribute(name) => attribute(draft, name, value)?,
             _ => return Err(problem!("`{}` belongs beside `attributes`, not into it", shown(&name))),
         }

@@ -18,6 +18,7 @@ mod rules;
 mod tests;
 
 pub use chunk::{Chunk, Row};
+pub use column::Renamed;
 pub use csv::Delimiter;
 pub use lead::{Lead, Problem};
 pub use reader::{Entry, Format, Leads, OpenError, Options};
@@ -38,6 +39,8 @@ pub const REASON_BYTES_MAX: usize = 255;
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
 /// Largest attributes of a lead together, in bytes of their text in the database, which holds the same limit.
 pub const ATTRIBUTES_BYTES_MAX: usize = 8192;
+/// Most renamed columns of a file that are reported.
+pub const RENAMED_MAX: usize = COLUMNS_MAX;
 /// Longest name of a list, in bytes. The database holds the same limit.
 pub const LIST_NAME_BYTES_MAX: usize = 255;
 

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 
 use super::{
-    Country, Delimiter, Lead, Problem,
-    csv::{self, Csv},
+    Country, Delimiter, Lead, Problem, RENAMED_MAX, Renamed,
+    csv::Csv,
     input::Input,
     json,
     rules::{self, Rules},
@@ -55,6 +55,8 @@ pub struct Leads<R> {
     input: Input<R>,
     rules: Rules,
     lines: Lines,
+    /// Columns whose attributes have other names, as far as the file was read.
+    renamed: Vec<Renamed>,
 }
 
 enum Lines {
@@ -69,7 +71,7 @@ impl<R: Read> Leads<R> {
         skip_mark(&mut input)?;
         let first = first_character(&mut input)?.ok_or_else(|| unfit("it is empty"))?;
         let format = options.format.unwrap_or(if first == b'{' { Format::Ndjson } else { Format::Csv });
-        let lines = match format {
+        let mut lines = match format {
             _ if first == b'[' => {
                 return Err(unfit(
                     "it is a JSON array, or no list of leads at all; NDJSON has one object per line, as `jq -c '.[]'` writes it",
@@ -81,7 +83,11 @@ impl<R: Read> Leads<R> {
             }
             Format::Ndjson => Lines::Ndjson(Vec::new()),
         };
-        Ok(Self { input, rules: Rules::new(options.country), lines })
+        let renamed = match &mut lines {
+            Lines::Csv(csv) => std::mem::take(&mut csv.renamed),
+            Lines::Ndjson(_) => Vec::new(),
+        };
+        Ok(Self { input, rules: Rules::new(options.country), lines, renamed })
     }
 
     fn read(&mut self) -> io::Result<Option<Entry>> {
@@ -90,11 +96,21 @@ impl<R: Read> Leads<R> {
             Lines::Ndjson(text) => json::next_line(&mut self.input, text)?
                 .map(|(line, whole)| (line, whole.and_then(|()| rules::text(text)).and_then(json::draft))),
         };
-        let entry = |(line, draft): csv::Record| Entry {
-            line,
-            lead: draft.and_then(|draft| self.rules.check(draft)),
-        };
-        Ok(read.map(entry))
+        let Some((line, mut draft)) = read else { return Ok(None) };
+        if let Ok(draft) = &mut draft {
+            for renamed in draft.renamed.drain(..) {
+                if self.renamed.len() < RENAMED_MAX && !self.renamed.contains(&renamed) {
+                    self.renamed.push(renamed);
+                }
+            }
+        }
+        Ok(Some(Entry { line, lead: draft.and_then(|draft| self.rules.check(draft)) }))
+    }
+
+    /// Columns whose attributes have other names, as far as the file was read; of NDJSON the first [`RENAMED_MAX`].
+    #[must_use]
+    pub fn renamed(&self) -> &[Renamed] {
+        &self.renamed
     }
 }
 

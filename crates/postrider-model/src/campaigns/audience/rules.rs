@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{
     EMAIL_BYTES_MAX, EXTERNAL_ID_BYTES_MAX, LINE_BYTES_MAX, LIST_NAME_BYTES_MAX, Lead, Problem,
     REASON_BYTES_MAX,
-    column::IDENTIFYING,
+    column::{IDENTIFYING, Renamed},
     lead::{check_size, problem},
 };
 
@@ -58,6 +58,8 @@ pub(super) struct Draft {
     pub timezone: Option<String>,
     pub unsubscribed: Option<String>,
     pub attributes: BTreeMap<String, Box<RawValue>>,
+    /// Names of the line whose attributes have other names.
+    pub renamed: Vec<Renamed>,
 }
 
 /// Settings of the validation.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use postrider_model::{
-    campaigns::audience::{BadLine, Chunk, Leads},
+    campaigns::audience::{BadLine, Chunk, Leads, Renamed},
     ids::ListId,
 };
 use serde::Serialize;
@@ -31,11 +31,11 @@ pub fn read_ahead<R: Read + Send + 'static>(
 }
 
 fn send_chunks<R: Read>(
-    leads: Leads<R>,
+    mut leads: Leads<R>,
     sender: &mpsc::Sender<io::Result<Chunk>>,
 ) -> Result<(), mpsc::error::SendError<io::Result<Chunk>>> {
     let mut chunk = Chunk::default();
-    for entry in leads {
+    while let Some(entry) = leads.next() {
         match entry {
             Ok(entry) => chunk.add(entry),
             Err(error) => {
@@ -46,9 +46,11 @@ fn send_chunks<R: Read>(
             }
         }
         if chunk.is_full() {
+            chunk.renamed = leads.renamed().to_vec();
             sender.blocking_send(Ok(std::mem::take(&mut chunk)))?;
         }
     }
+    chunk.renamed = leads.renamed().to_vec();
     if chunk.is_empty() { Ok(()) } else { sender.blocking_send(Ok(chunk)) }
 }
 
@@ -71,6 +73,8 @@ pub struct Summary {
     pub bad: u64,
     /// The first of those, with their problems.
     pub bad_lines: Vec<BadLine>,
+    /// Columns whose names templates cannot use, with the names of their attributes.
+    pub renamed: Vec<Renamed>,
 }
 
 impl Summary {
@@ -82,6 +86,7 @@ impl Summary {
         self.updated += imported.updated;
         self.repeated += imported.repeated;
         self.matched_by_address += imported.matched;
+        self.renamed = chunk.renamed;
         let mut bad = chunk.bad;
         bad.extend(imported.refused);
         bad.sort_by_key(|bad| bad.line);

@@ -105,6 +105,7 @@ const SOURCES: &[Source] = sources![
     Replaceable "campaigns/functions/people.sql",
     Replaceable "campaigns/functions/unsubscribe.sql",
     Replaceable "campaigns/functions/create.sql",
+    Replaceable "campaigns/functions/check.sql",
     Replaceable "campaigns/functions/deploy.sql",
     Replaceable "campaigns/functions/claim.sql",
     Replaceable "campaigns/functions/read.sql",

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use postrider_model::campaigns::audience::{BadLine, Chunk};
+use postrider_model::campaigns::audience::{BadLine, Chunk, Renamed};
 use postrider_store::campaigns::leads::{Imported, Summary};
 
 use crate::cli::output;
@@ -110,6 +110,11 @@ impl Report {
     /// Prints the summary to stdout.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         let summary = &self.summary;
+        for Renamed { column, variable } in &summary.renamed {
+            message!(
+                "column `{column}` is no name for a variable; templates use it as `{{{{ {variable} }}}}`"
+            );
+        }
         if json {
             return output::json(summary);
         }

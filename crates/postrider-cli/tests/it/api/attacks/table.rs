@@ -170,6 +170,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("suppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "reason": "unsubscribed" })), 200),
     attack("unsuppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "note": "asked for it" })), 200),
     attack("create_asset", OPERATOR, Names::Nothing, Sent::Json(|things| asset(&format!("{}-new", things.mark))), 201),
+    attack("check_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 200),
     attack("create_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 201),
     attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
     attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),

@@ -28,6 +28,7 @@ mod same_ids;
 mod states;
 mod together;
 mod turns;
+mod versions;
 
 use calls::{Begun, Job, Windows, claim, complete, finalize, reserve_all};
 use serde_json::{Value, json};

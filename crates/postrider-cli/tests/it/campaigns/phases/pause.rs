@@ -9,7 +9,7 @@ use postrider_model::{
 use postrider_store::{
     Pool,
     campaigns::{
-        phases::{self, Control, Controlled, Standing},
+        phases::{self, Control, Controlled, Reach, Standing},
         send_jobs,
     },
     postgres::pool,
@@ -41,6 +41,8 @@ impl Place {
             phase: "only",
             trigger,
             expected: None,
+            expected_sequence: None,
+            reach: Reach::Usual,
             reason: None,
             actor: "a test",
         };

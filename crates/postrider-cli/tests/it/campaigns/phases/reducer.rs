@@ -15,7 +15,7 @@ use postrider_store::{
     campaigns::{
         self,
         history::{self, CampaignEvent},
-        phases::{self, Control},
+        phases::{self, Control, Reach},
     },
     postgres::pool,
 };
@@ -133,6 +133,8 @@ impl Server<'_> {
                 phase,
                 trigger: *trigger,
                 expected: None,
+                expected_sequence: None,
+                reach: Reach::Usual,
                 reason: None,
                 actor: "a test",
             };

@@ -151,6 +151,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "tenancy.api_keys",
             "tenancy.audit_log",
             "tenancy.login_codes",
+            "tenancy.provider_account_versions",
             "tenancy.provider_accounts",
             "tenancy.requests",
             "tenancy.sessions",

@@ -76,6 +76,8 @@ impl Tenant {
              values ('{id}', sha256('{name}'), '{key}', now() + interval '1 minute');
              insert into tenancy.provider_accounts (id, tenant_id, workspace_id, name, provider, sealed_secret)
              values ('{account}', '{id}', '{workspace}', '{name}', 'smtp', 'sealed');
+             insert into tenancy.provider_account_versions (tenant_id, account_id, version, settings, sealed_secret)
+             values ('{id}', '{account}', 1, '{{}}', 'sealed');
              insert into tenancy.requests (tenant_id, idempotency_key, fingerprint, status) values ('{id}', 'key', sha256(''), 201)"
         );
         execute(admin, rows).await?;

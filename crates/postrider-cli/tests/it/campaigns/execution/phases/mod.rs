@@ -1,5 +1,6 @@
 //! Controls of phases, in raw SQL: the table, its events, and what a delivery does at each of them.
 
+mod canceling;
 mod deliveries;
 mod machine;
 mod pausing;
