@@ -1,5 +1,4 @@
-// A history in the disorder of a network, and of a person who presses buttons. Tests alone use it: with histories that they make, and with
-// those of a server.
+// A history in the disorder of a network, and of a person who presses buttons. Tests alone use it.
 
 import assert from "node:assert/strict";
 import fc from "fast-check";
