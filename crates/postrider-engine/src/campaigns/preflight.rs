@@ -67,7 +67,7 @@ pub struct Report {
     pub phases: Vec<PhaseReport>,
 }
 
-/// The findings about a phase. What another service carries out has none.
+/// The findings about a phase. A phase that another service carries out has none.
 #[derive(Debug)]
 pub struct PhaseReport {
     /// The name of the phase.

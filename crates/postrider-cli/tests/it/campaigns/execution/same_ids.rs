@@ -151,6 +151,13 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "select execution.control_phase('{t}', '{campaign}', 'first', 'pause', null, 'me')",
         "('{t}', '{campaign}', 'first', 'resume', null, 'me')",
     ),
+    ("control_phase", "", "('{t}', '{campaign}', 'first', 'cancel', null, 'me')"),
+    (
+        "tend_phase",
+        "select execution.control_phase('{t}', '{next}', 'first', 'start', null, 'me');
+         select execution.control_phase('{t}', '{next}', 'first', 'cancel', null, 'me')",
+        "('{t}', 'w')",
+    ),
     (
         "report_progress",
         "select execution.control_phase('{t}', '{campaign}', 'theirs', 'start', null, 'me')",
@@ -210,6 +217,8 @@ const READS: &[(&str, &str, &str)] = &[
     ("find_leads", OPEN_CIRCUIT, "('{t}', '{email}')"),
     ("unsubscribe_tokens", OPEN_CIRCUIT, "('{t}', '{run}', array['{lead}']::uuid[])"),
     ("unsubscribe_subject", OPEN_CIRCUIT, "('{t}', '{token}')"),
+    ("count_audience", OPEN_CIRCUIT, "('{t}', '{list}', 'email', 100)"),
+    ("sample_audience", OPEN_CIRCUIT, "('{t}', '{list}', 'email', 100, 1)"),
 ];
 
 impl Subject {
@@ -251,6 +260,7 @@ impl Subject {
             ("t", own.id.to_string()),
             ("workspace", own.workspace.to_string()),
             ("campaign", campaign.to_string()),
+            ("list", stage.look("list_id", "campaign_phases", phase.parse()?).await?),
             ("phase", phase),
             ("next", next.to_string()),
             ("run", run.to_string()),
