@@ -54,7 +54,8 @@ declare
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
     v_suffixes text[] := v_channels;
-    v_versions integer[] := array_fill(null::integer, array[cardinality(p_job_ids)]);
+    v_accounts integer[] := array_fill(null::integer, array[cardinality(p_job_ids)]);
+    v_failovers integer[] := v_accounts;
     -- One entry per item: the number of its window; null if the window is lost or paused.
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
@@ -88,7 +89,7 @@ begin
                as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
-                          run.scheduled_for, job.account_version, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                          run.scheduled_for, job.account_version, job.failover_version, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
                           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                     where job.tenant_id = wanted.tenant_id
@@ -139,7 +140,8 @@ begin
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
-        v_versions[v_job.n] := nullif(v_job.account_version, 1);
+        v_accounts[v_job.n] := v_job.account_version;
+        v_failovers[v_job.n] := v_job.failover_version;
         v_channels[v_job.n] := v_job.channel;
         v_providers[v_job.n] := v_job.provider;
         v_prefixes[v_job.n] := v_job.run_id::text || '|';
@@ -153,18 +155,18 @@ begin
     -- retry the phase is in progress again, but not its canceled run.
     for v_place in
         select begun.n::integer
-          from unnest(p_tenant_ids, v_run_ids, p_job_ids) with ordinality as begun (tenant_id, run_id, job_id, n)
+          from unnest(p_tenant_ids, v_run_ids, v_accounts, v_failovers) with ordinality
+               as begun (tenant_id, run_id, account_version, failover_version, n)
                cross join lateral (
                    select phase.status, phase.canceled_run_id,
-                          exists (select
-                                    from execution.job_queue as job
-                                         join tenancy.provider_accounts as account
-                                           on account.tenant_id = job.tenant_id
-                                   where job.tenant_id = run.tenant_id
-                                     and job.id = begun.job_id
-                                     and (account.id = run.provider_account_id and account.version <> job.account_version
-                                          or account.id = run.failover_account_id and account.version <> job.failover_version)
-                                     and account.id in (run.provider_account_id, run.failover_account_id)) as has_newer_version
+                          (select account.version
+                             from tenancy.provider_accounts as account
+                            where account.tenant_id = run.tenant_id
+                              and account.id = run.provider_account_id) as account_version,
+                          (select account.version
+                             from tenancy.provider_accounts as account
+                            where account.tenant_id = run.tenant_id
+                              and account.id = run.failover_account_id) as failover_version
                      from execution.campaign_runs as run
                           join execution.campaign_phases as phase
                             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
@@ -173,7 +175,8 @@ begin
                    offset 0) as phase
          where phase.status <> 'in_progress'
             or phase.canceled_run_id = begun.run_id
-            or phase.has_newer_version
+            or phase.account_version <> begun.account_version
+            or phase.failover_version <> begun.failover_version
     loop
         windows[v_place] := 'paused';
         v_places := array_replace(v_places, v_place, null);
@@ -192,7 +195,7 @@ begin
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
                p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
-               v_versions[item.place]
+               nullif(v_accounts[item.place], 1)
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -212,7 +215,7 @@ begin
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
            p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
-               v_versions[item.place]
+               nullif(v_accounts[item.place], 1)
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item

@@ -7,7 +7,7 @@ use super::limits::{Limits, Why};
 /// Longest estimate. A run that takes longer takes at least this.
 pub const LONGEST: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
 
-/// What is known of an account before a run begins.
+/// The facts about an account before a run begins.
 #[derive(Debug, Clone, Copy)]
 pub struct Account<'a> {
     /// Its limits.

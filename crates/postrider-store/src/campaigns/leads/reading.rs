@@ -25,33 +25,31 @@ pub fn read_ahead<R: Read + Send + 'static>(
     let (sender, receiver) = mpsc::channel(1);
     thread::Builder::new().name("reading leads".to_owned()).spawn(move || {
         // A receiver that is gone has reported the reason.
-        let _ = send_chunks(leads, &sender);
+        let _: Option<()> = send_chunks(leads, &sender);
     })?;
     Ok(receiver)
 }
 
-fn send_chunks<R: Read>(
-    mut leads: Leads<R>,
-    sender: &mpsc::Sender<io::Result<Chunk>>,
-) -> Result<(), mpsc::error::SendError<io::Result<Chunk>>> {
+/// Sends the chunks of a file. `None` when the receiver is gone.
+fn send_chunks<R: Read>(mut leads: Leads<R>, sender: &mpsc::Sender<io::Result<Chunk>>) -> Option<()> {
     let mut chunk = Chunk::default();
     while let Some(entry) = leads.next() {
         match entry {
             Ok(entry) => chunk.add(entry),
             Err(error) => {
                 if !chunk.is_empty() {
-                    sender.blocking_send(Ok(chunk))?;
+                    sender.blocking_send(Ok(chunk)).ok()?;
                 }
-                return sender.blocking_send(Err(error));
+                return sender.blocking_send(Err(error)).ok();
             }
         }
         if chunk.is_full() {
             chunk.renamed = leads.renamed().to_vec();
-            sender.blocking_send(Ok(std::mem::take(&mut chunk)))?;
+            sender.blocking_send(Ok(std::mem::take(&mut chunk))).ok()?;
         }
     }
     chunk.renamed = leads.renamed().to_vec();
-    if chunk.is_empty() { Ok(()) } else { sender.blocking_send(Ok(chunk)) }
+    if chunk.is_empty() { Some(()) } else { sender.blocking_send(Ok(chunk)).ok() }
 }
 
 /// The result of an import.

@@ -125,6 +125,13 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "select execution.control_phase('{t}', '{campaign}', 'first', 'pause', null, 'me')",
         "('{t}', '{campaign}', 'first', 'resume', null, 'me')",
     ),
+    ("control_phase", "", "('{t}', '{campaign}', 'first', 'cancel', null, 'me')"),
+    (
+        "tend_phase",
+        "select execution.control_phase('{t}', '{next}', 'first', 'start', null, 'me');
+         select execution.control_phase('{t}', '{next}', 'first', 'cancel', null, 'me')",
+        "('{t}', 'w')",
+    ),
     (
         "report_progress",
         "select execution.control_phase('{t}', '{campaign}', 'theirs', 'start', null, 'me')",
@@ -150,6 +157,8 @@ const CHANGES: &[(&str, &str, &str)] = &[
 
 /// Functions that only read.
 const READS: &[(&str, &str)] = &[
+    ("count_audience", "('{t}', '{list}', 'email', 100)"),
+    ("sample_audience", "('{t}', '{list}', 'email', 100, 1)"),
     ("read_job", "('{t}', 'w', '{job}', 1)"),
     ("read_accounts", "('{t}', 'w', '{job}', 1)"),
     ("read_audience", "('{t}', 'w', '{job}', 1, true)"),
@@ -187,6 +196,7 @@ impl Subject {
             ("t", own.id.to_string()),
             ("workspace", own.workspace.to_string()),
             ("campaign", campaign.to_string()),
+            ("list", stage.look("list_id", "campaign_phases", phase.parse()?).await?),
             ("phase", phase),
             ("next", next.to_string()),
             ("run", run.to_string()),

@@ -22,7 +22,8 @@ async fn settings_of_doubts(stage: &Stage) -> Result<Vec<String>, sqlx::Error> {
     )
     .await?;
     let sql = format!(
-        "select settings || ' ' || encode(sealed_secret, 'escape') from execution.claim_doubts('{}', 'r', array['sim'], 10, '1 minute') order by 1",
+        "select settings::text || ' ' || encode(sealed_secret, 'escape') from execution.claim_doubts('{}', 'r', array['sim'], 10, '1 minute')
+          order by settings ->> 'sender' nulls first",
         stage.own.id
     );
     texts(&stage.worker, sql).await
@@ -62,7 +63,7 @@ async fn an_item_in_doubt_keeps_the_version_that_was_called() -> anyhow::Result<
     assert_eq!(settings_of_doubts(&stage).await?, ["{} sealed", r#"{"sender": "two"} sealed"#]);
     // Callbacks are verified against the current version first, and then against earlier ones.
     let callbacks = format!(
-        "select settings || ' ' || encode(sealed_secret, 'escape')
+        "select settings::text || ' ' || encode(sealed_secret, 'escape')
            from tenancy.account_of_callback('{}', (select id from tenancy.provider_accounts where name = 'mail'))",
         stage.own.id
     );
