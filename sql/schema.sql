@@ -1280,6 +1280,21 @@ $$;
 
 COMMENT ON FUNCTION events.tenants_with_events() IS 'Returns the tenants that have events, the system tenant included. Retention calls prune_outbox for each of them.';
 
+CREATE FUNCTION execution.account_version(p_tenant_id uuid, p_run_id uuid, p_failover boolean) RETURNS integer
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select account.version
+      from execution.campaign_runs as run
+           join tenancy.provider_accounts as account
+             on account.tenant_id = run.tenant_id
+            and account.id = case when p_failover then run.failover_account_id else run.provider_account_id end
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+$$;
+
+COMMENT ON FUNCTION execution.account_version(p_tenant_id uuid, p_run_id uuid, p_failover boolean) IS 'Returns the current version of the account, or of the failover account, of a run. Null if there is none.';
+
 CREATE FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) RETURNS bytea[]
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1398,7 +1413,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause has committed. Returns the number of calls in flight.';
+COMMENT ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_id uuid, p_phase text) IS 'Waits until every transaction that began to reserve items of the phase before its pause or cancel has committed. Returns the number of calls in flight.';
 
 CREATE FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1472,6 +1487,8 @@ declare
     v_providers text[] := v_channels;
     v_prefixes text[] := v_channels;
     v_suffixes text[] := v_channels;
+    v_accounts integer[] := array_fill(null::integer, array[cardinality(p_job_ids)]);
+    v_failovers integer[] := v_accounts;
     -- One entry per item: the number of its window; null if the window is lost or paused.
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
@@ -1505,7 +1522,7 @@ begin
                as wanted (tenant_id, job_id, attempt, first, count, n)
                cross join lateral (
                    select job.id, job.tenant_id, job.workspace_id, job.run_id, run.channel, run.provider, run.key_part,
-                          run.scheduled_for, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
+                          run.scheduled_for, job.account_version, job.failover_version, job.item_ids[wanted.first : wanted.first + wanted.count - 1] as items
                      from execution.job_queue as job
                           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                     where job.tenant_id = wanted.tenant_id
@@ -1556,6 +1573,8 @@ begin
         windows[v_job.n] := 'open';
         v_workspace_ids[v_job.n] := v_job.workspace_id;
         v_run_ids[v_job.n] := v_job.run_id;
+        v_accounts[v_job.n] := v_job.account_version;
+        v_failovers[v_job.n] := v_job.failover_version;
         v_channels[v_job.n] := v_job.channel;
         v_providers[v_job.n] := v_job.provider;
         v_prefixes[v_job.n] := v_job.run_id::text || '|';
@@ -1564,14 +1583,23 @@ begin
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
 
-    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause that has
-    -- committed is seen here; a pause that commits later waits for these locks before it answers
-    -- (await_reservations).
+    -- Read the phases after the last send job is locked, in a statement with its own snapshot. A pause or a cancel that has
+    -- committed is seen here; one that commits later waits for these locks before it answers (await_reservations). After a
+    -- retry the phase is in progress again, but not its canceled run.
     for v_place in
         select begun.n::integer
-          from unnest(p_tenant_ids, v_run_ids) with ordinality as begun (tenant_id, run_id, n)
+          from unnest(p_tenant_ids, v_run_ids, v_accounts, v_failovers) with ordinality
+               as begun (tenant_id, run_id, account_version, failover_version, n)
                cross join lateral (
-                   select phase.status
+                   select phase.status, phase.canceled_run_id,
+                          (select account.version
+                             from tenancy.provider_accounts as account
+                            where account.tenant_id = run.tenant_id
+                              and account.id = run.provider_account_id) as account_version,
+                          (select account.version
+                             from tenancy.provider_accounts as account
+                            where account.tenant_id = run.tenant_id
+                              and account.id = run.failover_account_id) as failover_version
                      from execution.campaign_runs as run
                           join execution.campaign_phases as phase
                             on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
@@ -1579,6 +1607,9 @@ begin
                       and run.id = begun.run_id
                    offset 0) as phase
          where phase.status <> 'in_progress'
+            or phase.canceled_run_id = begun.run_id
+            or phase.account_version <> begun.account_version
+            or phase.failover_version <> begun.failover_version
     loop
         windows[v_place] := 'paused';
         v_places := array_replace(v_places, v_place, null);
@@ -1592,11 +1623,12 @@ begin
     begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+                status, skipped, error, reserved_by, attempt, message_hash, finalized_at, account_version)
         select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
+               nullif(v_accounts[item.place], 1)
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                        unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1611,11 +1643,12 @@ begin
     end;
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+            status, skipped, error, reserved_by, attempt, message_hash, finalized_at, account_version)
     select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end,
+               nullif(v_accounts[item.place], 1)
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
@@ -1645,7 +1678,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress, the run was canceled, or an account has a newer version than this attempt) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
 CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1694,8 +1727,10 @@ begin
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
                held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
-               account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content,
+               coalesce(earlier.settings, account.settings), coalesce(earlier.sealed_secret, account.sealed_secret),
+               account.limits,
+               case when earlier.version is null then account.secret_set_at else earlier.secret_set_at end > item.created_at,
                case
                    when lead.id is not null
                        then jsonb_build_object('id', lead.id, 'external_id', lead.external_id, 'email', lead.email,
@@ -1716,7 +1751,8 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or execution.is_canceled(p_tenant_id, item.run_id),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -1733,6 +1769,10 @@ begin
                left join tenancy.provider_accounts as account
                       on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = p_tenant_id
+                     and earlier.account_id = held.account_id
+                     and earlier.version = coalesce(item.account_version, 1)
                left join execution.leads as lead on lead.tenant_id = item.tenant_id and lead.id = item.recipient_id
          where item.in_doubt_since is not null;
 end
@@ -1791,7 +1831,9 @@ begin
                attempts = job.attempts + 1,
                locked_by = p_worker_id,
                locked_at = v_now,
-               waits_for = null
+               waits_for = null,
+               account_version = execution.account_version(p_tenant_id, job.run_id, false),
+               failover_version = execution.account_version(p_tenant_id, job.run_id, true)
          where job.tenant_id = p_tenant_id
            and job.id = v_id
      returning job.run_id, job.attempts
@@ -1912,7 +1954,7 @@ $$;
 
 COMMENT ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Ends a send job whose items were all tried, and returns its status: completed, dead, or failed with a retry while an item is in doubt.';
 
-CREATE FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
+CREATE FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text DEFAULT NULL::text, p_job_size integer DEFAULT 500, p_expected_sequence bigint DEFAULT NULL::bigint, p_include_canceled boolean DEFAULT false, p_only_failed boolean DEFAULT false) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint, run_id uuid, items bigint, second_messages bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1923,7 +1965,7 @@ declare
     v_phase record;
     v_run record;
     v_run_id uuid;
-    v_doubts bigint;
+    v_left record;
     v_sequence bigint;
     v_second bigint;
 begin
@@ -1931,10 +1973,14 @@ begin
     perform tenancy.limit_idle_time();
     if v_goal is null then
         raise exception 'a phase is not controlled by `%`', coalesce(p_trigger, 'null')
-            using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, complete or fail.';
+            using errcode = 'invalid_parameter_value', hint = 'Use start, pause, resume, retry, rerun, cancel, complete or fail.';
     end if;
     if coalesce(btrim(p_actor), '') = '' then
         raise exception 'p_actor must not be empty' using errcode = 'invalid_parameter_value';
+    end if;
+    if p_include_canceled and p_trigger <> 'retry' or p_only_failed and p_trigger <> 'rerun' then
+        raise exception 'only a retry includes canceled items, and only a rerun is limited to failed items'
+            using errcode = 'invalid_parameter_value';
     end if;
     -- Lock the campaign before its phase, as every function does. The counter is read under the lock.
     select campaign.sequence
@@ -1975,6 +2021,12 @@ begin
                             v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
         return;
     end if;
+    if v_phase.kind <> 'delivery' and (p_trigger = 'cancel' or p_include_canceled or p_only_failed) then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            'another service does this phase, so it has no items; `fail` ends it',
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
     if v_phase.status = v_goal then
         return query select 'unchanged', v_phase.status, v_phase.kind, null::text, v_sequence, v_run.id, v_run.intended::bigint,
                             null::bigint;
@@ -1986,7 +2038,20 @@ begin
                             v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
         return;
     end if;
-    if execution.phase_target(p_trigger, v_phase.status) is null then
+    if p_expected_sequence not between v_phase.changed_sequence and v_sequence then
+        return query select 'conflict', v_phase.status, v_phase.kind,
+                            case
+                                when p_expected_sequence > v_sequence then 'the campaign has no event ' || p_expected_sequence || ' yet'
+                                else 'the phase changed at event ' || v_phase.changed_sequence || ', after event '
+                                     || p_expected_sequence || ' as expected'
+                            end,
+                            v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+        return;
+    end if;
+    -- Cancel is `fail`, or `resume` and then `fail`.
+    if p_trigger = 'cancel' and v_phase.status not in ('in_progress', 'paused')
+       or p_trigger <> 'cancel' and execution.phase_target(p_trigger, v_phase.status) is null
+    then
         return query select 'conflict', v_phase.status, v_phase.kind,
                             'a phase that is ' || v_phase.status || ' cannot ' || p_trigger, v_sequence, v_run.id,
                             v_run.intended::bigint, null::bigint;
@@ -1996,20 +2061,36 @@ begin
     if p_trigger = 'start' then
         v_sequence := execution.start_phase(p_tenant_id, p_campaign_id, v_phase.id, gen_random_uuid(), p_job_size, p_actor, v_reason);
     elsif p_trigger = 'retry' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor);
+        if v_run.status in ('queued', 'running') then
+            return query select 'conflict', v_phase.status, v_phase.kind,
+                                'its canceled run has not ended yet: calls in flight and items that were not tried are still being '
+                                || 'recorded; try again in a moment',
+                                v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
+            return;
+        end if;
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'retry', p_job_size, p_actor,
+                                         p_include_canceled);
         if v_run_id is null then
-            select count(*)
-              into v_doubts
+            select count(*) filter (where item.status = 'queued') as doubts,
+                   count(*) filter (where execution.was_canceled(item.status, item.error, item.reserved_by)) as canceled
+              into v_left
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
-               and item.run_id = any (execution.runs_since_all(p_tenant_id, v_phase.id))
-               and item.status = 'queued';
-            if v_doubts > 0 then
+               and item.run_id = any (execution.runs_since_all(p_tenant_id, v_phase.id));
+            if v_left.doubts > 0 or v_left.canceled > 0 then
                 return query select 'conflict', v_phase.status, v_phase.kind,
-                                    'nothing of it failed for certain; ' || v_doubts || ' items are in doubt and must be settled first',
+                                    case
+                                        when v_left.canceled = 0 then
+                                            'nothing of it failed for certain; ' || v_left.doubts
+                                            || ' items are in doubt and must be settled first'
+                                        else 'nothing of it failed for certain; ' || v_left.canceled
+                                             || ' items were canceled, which a retry with `include_canceled` sends'
+                                    end,
                                     v_sequence, v_run.id, v_run.intended::bigint, null::bigint;
                 return;
             end if;
+        else
+            v_second := execution.count_second_messages(p_tenant_id, v_phase.id, v_run_id);
         end if;
         v_sequence := execution.enter_phase_state(
             p_tenant_id, p_campaign_id, v_phase.id, 'retry', v_run_id, p_actor,
@@ -2018,28 +2099,22 @@ begin
                                     from execution.campaign_runs as run
                                    where run.tenant_id = p_tenant_id
                                      and run.id = v_run_id), 0),
+                'secondMessages', nullif(v_second, 0), 'includesCanceled', nullif(p_include_canceled, false),
                 'reason', v_reason)));
         if v_run_id is null then
             -- Every item in doubt was settled as successful and nothing is left to send: tend_phase ends the phase.
             update execution.campaign_phases set due = 'end' where tenant_id = p_tenant_id and id = v_phase.id;
         end if;
     elsif p_trigger = 'rerun' and v_phase.kind = 'delivery' then
-        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(), 'rerun', p_job_size, p_actor);
-        -- Count the recipients that got the message, or may have, and get it again.
-        select count(distinct item.recipient_id)
-          into v_second
-          from execution.job_queue as job
-               cross join lateral unnest(job.item_ids) as wanted (id)
-               join execution.channel_outbox as item
-                 on item.tenant_id = job.tenant_id and item.recipient_id = wanted.id
-         where job.tenant_id = p_tenant_id
-           and job.run_id = v_run_id
-           and item.run_id in (select run.id
-                                 from execution.campaign_runs as run
-                                where run.tenant_id = p_tenant_id
-                                  and run.phase_id = v_phase.id
-                                  and run.id <> v_run_id)
-           and item.status in ('sent', 'called', 'posted', 'queued');
+        -- A run of the failed items alone is a retry: the runs before it still tell who got the message.
+        v_run_id := execution.create_run(p_tenant_id, v_phase.id, gen_random_uuid(),
+                                         case when p_only_failed then 'retry' else 'rerun' end, p_job_size, p_actor);
+        if v_run_id is null then
+            return query select 'conflict', v_phase.status, v_phase.kind, 'nothing of it failed for certain', v_sequence, v_run.id,
+                                v_run.intended::bigint, null::bigint;
+            return;
+        end if;
+        v_second := execution.count_second_messages(p_tenant_id, v_phase.id, v_run_id);
         v_sequence := execution.enter_phase_state(
             p_tenant_id, p_campaign_id, v_phase.id, 'rerun', v_run_id, p_actor,
             jsonb_strip_nulls(jsonb_build_object(
@@ -2047,7 +2122,24 @@ begin
                                     from execution.campaign_runs as run
                                    where run.tenant_id = p_tenant_id
                                      and run.id = v_run_id),
-                'secondMessages', v_second, 'reason', v_reason)));
+                'secondMessages', v_second, 'only', case when p_only_failed then 'failed' end, 'reason', v_reason)));
+    elsif p_trigger = 'cancel' then
+        perform execution.audit(p_tenant_id, p_campaign_id, v_phase.id, v_run.id, null, null, p_actor, 'phase.canceled', v_reason);
+        if v_phase.status = 'paused' then
+            perform execution.enter_phase_state(p_tenant_id, p_campaign_id, v_phase.id, 'resume', v_run.id, p_actor,
+                                                jsonb_build_object('control', 'cancel'));
+        end if;
+        v_sequence := execution.enter_phase_state(
+            p_tenant_id, p_campaign_id, v_phase.id, 'fail', v_run.id, p_actor,
+            jsonb_strip_nulls(jsonb_build_object('control', 'cancel', 'reason', v_reason)));
+        if v_run.status in ('queued', 'running') then
+            update execution.campaign_phases
+               set canceled_run_id = v_run.id,
+                   due = 'cancel'
+             where tenant_id = p_tenant_id
+               and id = v_phase.id;
+            perform execution.shelve_jobs(p_tenant_id, v_run.id);
+        end if;
     else
         if p_trigger = 'complete' then
             perform execution.note_progress_of(p_tenant_id, p_campaign_id, v_phase.id, 100);
@@ -2080,7 +2172,68 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) IS 'Applies a trigger (start, pause, resume, retry, rerun, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the trigger asks for, and then nothing is written; or conflict, with the reason. After a pause has committed, await_reservations waits for reservations that began before it.';
+COMMENT ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer, p_expected_sequence bigint, p_include_canceled boolean, p_only_failed boolean) IS 'Applies a control (start, pause, resume, retry, rerun, cancel, complete or fail) to a phase of the tenant. outcome is changed; unchanged if the phase is already in the state that the control asks for, and then nothing is written; or conflict, with the reason: the phase is not in the state p_expected, changed after event p_expected_sequence, or does not allow the control. After a pause or a cancel has committed, await_reservations waits for reservations that began before it.';
+
+CREATE FUNCTION execution.count_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer) RETURNS TABLE(members bigint, counted bigint, reachable bigint, suppressed bigint, without_address bigint, same_address bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+#variable_conflict use_column
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        with counted as (
+            select lead.id, lead.workspace_id, lead.suppressed_at,
+                   case p_channel when 'email' then lower(lead.email) when 'voice' then lead.phone end as address
+              from (select member.lead_id
+                      from execution.lead_list_members as member
+                     where member.tenant_id = p_tenant_id
+                       and member.list_id = p_list_id
+                     order by member.lead_id
+                     limit p_limit) as member
+                   join execution.leads as lead on lead.tenant_id = p_tenant_id and lead.id = member.lead_id
+        ), placed as (
+            select counted.*, row_number() over (partition by counted.address order by counted.id) as place
+              from counted
+        ), classified as (
+            select case
+                       when placed.address is not null and placed.place > 1 then 'same_address'
+                       when placed.suppressed_at is not null
+                            or p_channel = 'email'
+                               and exists (select
+                                             from execution.leads as other
+                                            where other.tenant_id = p_tenant_id
+                                              and other.workspace_id = placed.workspace_id
+                                              and lower(other.email) = placed.address
+                                              and other.suppressed_at is not null)
+                            or p_channel = 'voice'
+                               and exists (select
+                                             from execution.leads as other
+                                            where other.tenant_id = p_tenant_id
+                                              and other.workspace_id = placed.workspace_id
+                                              and other.phone = placed.address
+                                              and other.suppressed_at is not null)
+                           then 'suppressed'
+                       when placed.address is null and p_channel <> 'social' then 'without_address'
+                       else 'reachable'
+                   end as class
+              from placed
+        )
+        select (select count(*)
+                  from execution.lead_list_members as member
+                 where member.tenant_id = p_tenant_id
+                   and member.list_id = p_list_id),
+               count(*),
+               count(*) filter (where classified.class = 'reachable'),
+               count(*) filter (where classified.class = 'suppressed'),
+               count(*) filter (where classified.class = 'without_address'),
+               count(*) filter (where classified.class = 'same_address')
+          from classified;
+end
+$$;
+
+COMMENT ON FUNCTION execution.count_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer) IS 'Counts the members of a list of the tenant, and of the first p_limit of them those that a phase on this channel would reach, and the reasons for the others.';
 
 CREATE FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) RETURNS TABLE(intended integer, succeeded integer, failed integer, skipped integer, in_doubt integer, missing integer)
     LANGUAGE plpgsql STABLE
@@ -2107,6 +2260,27 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) IS 'Counts the items of a send job by result.';
+
+CREATE FUNCTION execution.count_second_messages(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid) RETURNS bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select count(distinct item.recipient_id)
+      from execution.job_queue as job
+           cross join lateral unnest(job.item_ids) as wanted (id)
+           join execution.channel_outbox as item
+             on item.tenant_id = job.tenant_id and item.recipient_id = wanted.id
+     where job.tenant_id = p_tenant_id
+       and job.run_id = p_run_id
+       and item.run_id in (select run.id
+                             from execution.campaign_runs as run
+                            where run.tenant_id = p_tenant_id
+                              and run.phase_id = p_phase_id
+                              and run.id <> p_run_id)
+       and item.status in ('sent', 'called', 'posted', 'queued')
+$$;
+
+COMMENT ON FUNCTION execution.count_second_messages(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid) IS 'Counts the recipients of a run that got the message in another run of the phase, or may have, and get it again.';
 
 CREATE FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) RETURNS TABLE(id uuid, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2160,6 +2334,7 @@ declare
     v_list_id uuid;
     v_account_id uuid;
     v_failover_id uuid;
+    v_retired_at timestamptz;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     if jsonb_typeof(p_phases) is distinct from 'array' or jsonb_array_length(p_phases) not between 1 and 100 then
@@ -2208,8 +2383,8 @@ begin
                 raise exception 'phase `%` names no list', v_phase ->> 'phase'
                     using errcode = 'invalid_parameter_value', hint = 'Say whom it addresses with "list".';
             end if;
-            select account.id
-              into v_account_id
+            select account.id, account.retired_at
+              into v_account_id, v_retired_at
               from tenancy.provider_accounts as account
              where account.tenant_id = p_tenant_id
                and account.workspace_id = p_workspace_id
@@ -2219,9 +2394,13 @@ begin
                                 coalesce(v_phase ->> 'provider_account', '(none)')
                     using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
             end if;
+            if v_retired_at is not null then
+                raise exception 'phase `%`: the provider account `%` is retired', v_phase ->> 'phase', v_phase ->> 'provider_account'
+                    using errcode = 'invalid_parameter_value', hint = 'Name another account.';
+            end if;
             if v_phase ->> 'failover_account' is not null then
-                select account.id
-                  into v_failover_id
+                select account.id, account.retired_at
+                  into v_failover_id, v_retired_at
                   from tenancy.provider_accounts as account
                  where account.tenant_id = p_tenant_id
                    and account.workspace_id = p_workspace_id
@@ -2230,6 +2409,10 @@ begin
                     raise exception 'phase `%`: there is no provider account `%` to fail over to', v_phase ->> 'phase',
                                     v_phase ->> 'failover_account'
                         using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+                end if;
+                if v_retired_at is not null then
+                    raise exception 'phase `%`: the provider account `%` is retired', v_phase ->> 'phase', v_phase ->> 'failover_account'
+                        using errcode = 'invalid_parameter_value', hint = 'Name another account.';
                 end if;
                 if v_failover_id = v_account_id then
                     raise exception 'phase `%` fails over to the account that it uses anyway', v_phase ->> 'phase'
@@ -2252,7 +2435,7 @@ $$;
 
 COMMENT ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) IS 'Creates a campaign of the tenant with its phases, all or nothing. An error names the phase that it is about.';
 
-CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) RETURNS uuid
+CREATE FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text, p_include_canceled boolean DEFAULT false) RETURNS uuid
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2260,6 +2443,7 @@ declare
     v_phase record;
     v_audience uuid[];
     v_members bigint;
+    v_retired text;
 begin
     if p_job_size is null or p_job_size not between 1 and 10000 then
         raise exception 'a send job has between 1 and 10000 items, not %', coalesce(p_job_size::text, 'null')
@@ -2274,11 +2458,23 @@ begin
              on account.tenant_id = phase.tenant_id and account.id = phase.provider_account_id
      where phase.tenant_id = p_tenant_id
        and phase.id = p_phase_id;
+    select account.name
+      into v_retired
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id in (v_phase.provider_account_id, v_phase.failover_account_id)
+       and account.retired_at is not null
+     limit 1;
+    if found then
+        raise exception 'the provider account `%` of phase `%` is retired, so no new run uses it', v_retired, v_phase.phase
+            using errcode = 'invalid_parameter_value', hint = '`postrider accounts retire --undo` reinstates it.';
+    end if;
 
     -- The audience, ordered by id. Of several leads with the same address only the first is addressed, so that a
     -- person who is in a list twice gets one message. A social phase without a list is one post.
     if p_cause = 'retry' then
-        -- Exclude recipients that got the message in any of these runs, or may have.
+        -- Exclude recipients that got the message in any of these runs, or may have. Without p_include_canceled also those that
+        -- no run tried.
         select array_agg(failed.recipient_id order by failed.recipient_id), count(*)
           into v_audience, v_members
           from (select item.recipient_id
@@ -2286,7 +2482,9 @@ begin
                  where item.tenant_id = p_tenant_id
                    and item.run_id = any (execution.runs_since_all(p_tenant_id, p_phase_id))
                  group by item.recipient_id
-                having bool_and(item.status = 'failed')) as failed;
+                having bool_and(item.status = 'failed'
+                                or execution.was_canceled(item.status, item.error, item.reserved_by))
+                   and (p_include_canceled or bool_or(item.status = 'failed'))) as failed;
         if v_members = 0 then
             return null;
         end if;
@@ -2354,7 +2552,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed. Returns null if a retry has no such items. The caller has locked the campaign.';
+COMMENT ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text, p_include_canceled boolean) IS 'Creates a run of a delivery and its send jobs: of the whole audience or, for a retry, of the items that certainly failed, with p_include_canceled also of those that were canceled. Returns null if a retry has no such items. The caller has locked the campaign.';
 
 CREATE FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, p_run_id uuid DEFAULT NULL::uuid, p_job_size integer DEFAULT 500) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2488,7 +2686,7 @@ declare
     v_outcome text;
     v_status text;
 begin
-    select job.run_id, job.attempts, job.max_attempts
+    select job.run_id, job.attempts, job.max_attempts, execution.is_canceled(p_tenant_id, job.run_id) as is_canceled
       into strict v_job
       from execution.job_queue as job
      where job.tenant_id = p_tenant_id
@@ -2500,6 +2698,11 @@ begin
         select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
     end if;
 
+    if v_job.is_canceled and v_items.missing > 0 then
+        perform execution.skip_missing(p_tenant_id, p_job_id);
+        select * into strict v_items from execution.count_items(p_tenant_id, p_job_id);
+    end if;
+
     if v_items.in_doubt + v_items.missing = 0 then
         v_outcome := case
                          when v_items.failed = 0 then 'completed'
@@ -2507,7 +2710,7 @@ begin
                          else 'partial'
                      end;
         v_status := case v_outcome when 'failed' then 'dead' else 'completed' end;
-    elsif v_job.attempts < v_job.max_attempts then
+    elsif v_job.attempts < v_job.max_attempts and not v_job.is_canceled then
         v_status := 'failed';
     else
         perform execution.fail_missing(p_tenant_id, p_job_id, coalesce(p_error, 'no attempts are left'));
@@ -2559,7 +2762,65 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked send job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. The end of the last send job ends the run.';
+COMMENT ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) IS 'Ends the attempt of a locked send job and returns its status, computed from its items: completed, dead, or failed with another attempt to come. A send job of a canceled run has no other attempt. The end of the last send job ends the run.';
+
+CREATE FUNCTION execution.end_canceled_jobs(p_tenant_id uuid, p_run_id uuid, p_actor text, p_limit integer DEFAULT 20) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_ids uuid[];
+    v_id uuid;
+    v_run record;
+begin
+    -- Lock all send jobs before the first one ends, because the end of the run locks it: workers lock in the same order.
+    v_ids := array(
+        select job.id
+          from execution.job_queue as job
+         where job.tenant_id = p_tenant_id
+           and job.run_id = p_run_id
+           and job.status in ('queued', 'failed')
+         order by job.run_after, job.id
+         limit p_limit
+           for update skip locked);
+    if cardinality(v_ids) = 0 then
+        return 0;
+    end if;
+    update execution.campaign_runs as run
+       set status = 'running',
+           started_at = v_now
+     where run.tenant_id = p_tenant_id
+       and run.id = p_run_id
+       and run.status = 'queued'
+ returning run.campaign_id, run.phase_id
+      into v_run;
+    if found then
+        perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor, 'run.running', null);
+    end if;
+    foreach v_id in array v_ids loop
+        update execution.job_queue as job
+           set status = 'queued'
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id
+           and job.status = 'failed';
+        -- A send job ends locked. This is no attempt, so none is counted.
+        update execution.job_queue as job
+           set status = 'locked',
+               locked_by = p_actor,
+               locked_at = v_now,
+               waits_for = null
+         where job.tenant_id = p_tenant_id
+           and job.id = v_id;
+        perform execution.end_attempt(p_tenant_id, v_id, p_actor, interval '0', null);
+    end loop;
+    return cardinality(v_ids);
+end
+$$;
+
+COMMENT ON FUNCTION execution.end_canceled_jobs(p_tenant_id uuid, p_run_id uuid, p_actor text, p_limit integer) IS 'Ends up to p_limit send jobs of a canceled run that no worker holds, and skips their items that were not tried. Returns their number. The end of the last send job ends the run.';
 
 CREATE FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) RETURNS void
     LANGUAGE plpgsql
@@ -2599,7 +2860,9 @@ begin
         select count(*) filter (where lead.went_well) as went_well,
                count(*) filter (where not lead.went_well and not lead.is_open) as failed
           into v_items
-          from (select bool_or(item.status in ('sent', 'called', 'posted', 'skipped')) as went_well,
+          from (select bool_or(item.status in ('sent', 'called', 'posted')
+                               or item.status = 'skipped'
+                                  and not execution.was_canceled(item.status, item.error, item.reserved_by)) as went_well,
                        bool_or(item.status = 'queued') as is_open
                   from execution.channel_outbox as item
                  where item.tenant_id = p_tenant_id
@@ -2621,7 +2884,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) IS 'Ends a phase whose newest run has ended: completed if at most the tolerated share of the audience did not get the message in the runs since the whole audience was addressed, else failed. An item that was not tried or is in doubt counts as failed. The caller has locked the campaign and the phase.';
+COMMENT ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) IS 'Ends a phase whose newest run has ended: completed if at most the tolerated share of the audience did not get the message in the runs since the whole audience was addressed, else failed. An item that was not tried, was canceled or is in doubt counts as failed. The caller has locked the campaign and the phase.';
 
 CREATE FUNCTION execution.enter_phase_state(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_trigger text, p_run_id uuid, p_actor text, p_details jsonb) RETURNS bigint
     LANGUAGE plpgsql
@@ -2672,6 +2935,10 @@ begin
         end,
         jsonb_strip_nulls(jsonb_build_object('status', v_status, 'previousStatus', v_before, 'trigger', p_trigger,
                                              'runId', p_run_id, 'actor', p_actor)) || coalesce(p_details, '{}'));
+    update execution.campaign_phases as phase
+       set changed_sequence = v_sequence
+     where phase.tenant_id = p_tenant_id
+       and phase.id = p_phase_id;
     if p_trigger in ('start', 'retry', 'rerun') then
         perform execution.note_progress_of(p_tenant_id, p_campaign_id, p_phase_id, 0);
     end if;
@@ -3046,7 +3313,7 @@ CREATE FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor te
 declare
     v_run record;
     v_status text;
-    v_phase_status text;
+    v_phase record;
 begin
     -- Lock the run first: of two send jobs that end at once, the later one sees both.
     select run.*
@@ -3088,14 +3355,22 @@ begin
       where tenant_id = p_tenant_id
         and id = v_run.campaign_id
         for no key update;
-    select phase.status
-      into strict v_phase_status
+    select phase.status, phase.canceled_run_id
+      into strict v_phase
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.id = v_run.phase_id
        for no key update;
-    -- A paused phase ends when it is resumed.
-    if v_phase_status = 'in_progress' then
+    if v_phase.canceled_run_id = p_run_id then
+        -- The phase failed when it was canceled. The event has the final counts for readers.
+        update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_run.phase_id;
+        perform execution.note_counted_progress(
+            p_tenant_id, v_run.campaign_id, v_run.phase_id,
+            100.0 * (progress.succeeded + progress.failed + progress.skipped) / progress.intended,
+            execution.run_counts(p_tenant_id, p_run_id))
+           from execution.run_progress(p_tenant_id, array[p_run_id]) as progress;
+    elsif v_phase.status = 'in_progress' then
+        -- A paused phase ends when it is resumed.
         perform execution.end_phase(p_tenant_id, v_run.phase_id, p_actor);
     end if;
 end
@@ -3451,6 +3726,33 @@ $$;
 
 COMMENT ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) IS 'Imports the lines of one intake into the tenant and adds the leads to a list, which it creates if missing. A known lead keeps the values that the file does not mention, and stays suppressed. ambiguous has the numbers of the lines that were left out because several leads have their address; matched counts the lines whose lead was recognised by another identity.';
 
+CREATE FUNCTION execution.is_canceled(p_tenant_id uuid, p_run_id uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select exists (select
+                     from execution.campaign_runs as run
+                          join execution.campaign_phases as phase
+                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                    where run.tenant_id = p_tenant_id
+                      and run.id = p_run_id
+                      and phase.canceled_run_id = run.id)
+$$;
+
+COMMENT ON FUNCTION execution.is_canceled(p_tenant_id uuid, p_run_id uuid) IS 'Whether a run was canceled. It stays canceled until its phase has another run.';
+
+CREATE FUNCTION execution.is_job_canceled(p_tenant_id uuid, p_job_id uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select execution.is_canceled(p_tenant_id, job.run_id)
+      from execution.job_queue as job
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+$$;
+
+COMMENT ON FUNCTION execution.is_job_canceled(p_tenant_id uuid, p_job_id uuid) IS 'Whether the run of a send job was canceled.';
+
 CREATE FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3569,14 +3871,15 @@ begin
     perform tenancy.require_durable_commit();
     return query
         with moving as (
-            select item.tenant_id, item.id, item.failover_account_id
+            select item.tenant_id, item.id, item.failover_account_id, item.failover_version
               from (select given.*
                       from unnest(p_tenant_ids, p_outbox_ids) as given (tenant_id, id)
                      order by given.tenant_id, given.id) as wanted
                    cross join lateral (
-                       select item.tenant_id, item.id, run.failover_account_id
+                       select item.tenant_id, item.id, run.failover_account_id, nullif(job.failover_version, 1) as failover_version
                          from execution.channel_outbox as item
                               join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
+                              join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
                         where item.tenant_id = wanted.tenant_id
                           and item.id = wanted.id
                           and item.status = 'queued'
@@ -3587,7 +3890,8 @@ begin
                           for no key update of item) as item
         ), moved as (
             update execution.channel_outbox as item
-               set moved_to_account_id = moving.failover_account_id
+               set moved_to_account_id = moving.failover_account_id,
+                   account_version = moving.failover_version
               from moving
              where item.tenant_id = moving.tenant_id
                and item.id = moving.id
@@ -3871,7 +4175,7 @@ COMMENT ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_pa
 
 CREATE FUNCTION execution.phase_goal(p_trigger text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN (p_trigger = ANY (ARRAY['start'::text, 'resume'::text, 'retry'::text, 'rerun'::text])) THEN 'in_progress'::text WHEN (p_trigger = 'pause'::text) THEN 'paused'::text WHEN (p_trigger = 'complete'::text) THEN 'completed'::text WHEN (p_trigger = 'fail'::text) THEN 'failed'::text ELSE NULL::text END;
+    RETURN CASE WHEN (p_trigger = ANY (ARRAY['start'::text, 'resume'::text, 'retry'::text, 'rerun'::text])) THEN 'in_progress'::text WHEN (p_trigger = 'pause'::text) THEN 'paused'::text WHEN (p_trigger = 'complete'::text) THEN 'completed'::text WHEN (p_trigger = ANY (ARRAY['fail'::text, 'cancel'::text])) THEN 'failed'::text ELSE NULL::text END;
 
 COMMENT ON FUNCTION execution.phase_goal(p_trigger text) IS 'Returns the state that a trigger asks for, whatever the current state is.';
 
@@ -4043,6 +4347,10 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    if execution.is_job_canceled(p_tenant_id, p_job_id) then
+        perform execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_wait, null);
+        return 1;
+    end if;
     -- Lock the account before reading its limits: this waits for a concurrent change to commit.
     select account.limits
       into v_limits
@@ -4133,14 +4441,20 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
-        select account.id, used.is_failover, account.provider, account.settings, account.sealed_secret, account.limits,
+        select account.id, used.is_failover, account.provider, coalesce(earlier.settings, account.settings),
+               coalesce(earlier.sealed_secret, account.sealed_secret), account.limits,
                extract(epoch from nullif(greatest(state.wait_until, v_now), v_now) - v_now)::double precision,
                extract(epoch from state.circuit_open_until - v_now)::double precision
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
-               cross join lateral (values (run.provider_account_id, false), (run.failover_account_id, true))
-                          as used (id, is_failover)
+               cross join lateral (values (run.provider_account_id, false, job.account_version),
+                                          (run.failover_account_id, true, job.failover_version))
+                          as used (id, is_failover, version)
                join tenancy.provider_accounts as account on account.tenant_id = run.tenant_id and account.id = used.id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = run.tenant_id
+                     and earlier.account_id = used.id
+                     and earlier.version = used.version
                left join execution.account_states as state
                       on state.tenant_id = account.tenant_id
                      and state.account_id = account.id
@@ -4152,7 +4466,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a send job that the worker holds, with their limits, waits and circuits.';
+COMMENT ON FUNCTION execution.read_accounts(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the account and the failover account of a send job that the worker holds, in the versions that its attempt uses, with their limits, waits and circuits.';
 
 CREATE FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) RETURNS record
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4235,13 +4549,18 @@ CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id 
 begin
     perform tenancy.require_tenant(p_tenant_id);
     return query
-        select asset.content, account.settings, account.sealed_secret
+        select asset.content, coalesce(earlier.settings, account.settings),
+               coalesce(earlier.sealed_secret, account.sealed_secret)
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
                left join tenancy.provider_accounts as account
                       on account.tenant_id = run.tenant_id
                      and account.id = run.provider_account_id
+               left join tenancy.provider_account_versions as earlier
+                      on earlier.tenant_id = run.tenant_id
+                     and earlier.account_id = run.provider_account_id
+                     and earlier.version = job.account_version
          where job.tenant_id = p_tenant_id
            and job.id = p_job_id
            and job.status = 'locked'
@@ -4344,7 +4663,7 @@ CREATE FUNCTION execution.refuse_jobs_of_archived_runs() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    -- begin_removal locks this row, so no send job is added during a removal, which deletes the items after the send jobs.
     perform
        from tenancy.tenants as tenant
       where tenant.id = new.tenant_id
@@ -4431,6 +4750,11 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
+    -- Not under the lock of the phase below: the end of the run locks the campaign first.
+    if execution.is_job_canceled(p_tenant_id, p_job_id) then
+        perform execution.end_attempt(p_tenant_id, p_job_id, p_worker_id, p_retry_after, null);
+        return;
+    end if;
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
     -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
     select phase.status
@@ -4456,7 +4780,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a send job before its end: the worker stops, cannot do this kind of send job, or the phase is paused. A send job of a paused phase waits for the phase.';
+COMMENT ON FUNCTION execution.release_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) IS 'Releases a send job before its end: the worker stops, cannot do this kind of send job, or the phase is paused. A send job of a paused phase waits for the phase; one of a canceled run ends.';
 
 CREATE FUNCTION execution.report_progress(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_progress numeric, p_actor text) RETURNS TABLE(outcome text, status text, kind text, reason text, sequence bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4558,14 +4882,16 @@ begin
         exception when lock_not_available then
             continue;
         end;
-        if exists (select
-                     from execution.campaign_runs as run
-                          join execution.campaign_phases as phase
-                            on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-                    where run.tenant_id = p_tenant_id
-                      and run.id = v_job.run_id
-                      and phase.status = 'paused'
-                      for share of phase)
+        if execution.is_canceled(p_tenant_id, v_job.run_id) then
+            perform execution.end_attempt(p_tenant_id, v_job.id, p_worker_id, interval '0', null);
+        elsif exists (select
+                        from execution.campaign_runs as run
+                             join execution.campaign_phases as phase
+                               on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+                       where run.tenant_id = p_tenant_id
+                         and run.id = v_job.run_id
+                         and phase.status = 'paused'
+                         for share of phase)
         then
             -- The worker did not release the send job when its phase was paused. That uses up no attempt.
             perform execution.doubt_leftovers(p_tenant_id, v_job.id, p_worker_id);
@@ -4616,7 +4942,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that such a worker had reserved become in doubt.';
+COMMENT ON FUNCTION execution.requeue_overdue_jobs(p_tenant_id uuid, p_worker_id text) IS 'Takes over the locks of a tenant''s send jobs that are older than five minutes, up to 100 at a time, and queues up to 100 retries that are due. Items that such a worker had reserved become in doubt. Send jobs of a canceled run end.';
 
 CREATE FUNCTION execution.require_erasure() RETURNS trigger
     LANGUAGE plpgsql
@@ -4840,6 +5166,31 @@ $$;
 
 COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
 
+CREATE FUNCTION execution.sample_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer, p_step integer) RETURNS TABLE(lead_id uuid, external_id text, email text, phone text, timezone text, attributes jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+#variable_conflict use_column
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select lead.id, lead.external_id, lead.email, lead.phone, lead.timezone, lead.attributes
+          from (select member.lead_id, row_number() over (order by member.lead_id) as place
+                  from execution.lead_list_members as member
+                 where member.tenant_id = p_tenant_id
+                   and member.list_id = p_list_id
+                 order by member.lead_id
+                 limit p_limit) as member
+               join execution.leads as lead on lead.tenant_id = p_tenant_id and lead.id = member.lead_id
+         where (member.place - 1) % p_step = 0
+           and lead.suppressed_at is null
+           and case p_channel when 'email' then lead.email is not null when 'voice' then lead.phone is not null else true end;
+end
+$$;
+
+COMMENT ON FUNCTION execution.sample_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer, p_step integer) IS 'Returns every p_step-th of the first p_limit members of a list of the tenant, without those that are suppressed or have no address on this channel.';
+
 CREATE FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4978,7 +5329,26 @@ CREATE FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS v
        and job.id = waiting.id
 $$;
 
-COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued send jobs of a paused run to infinity, so that no claim takes them. It skips a send job that a claim has locked; the worker releases such a send job when it cannot reserve.';
+COMMENT ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) IS 'Sets run_after of the queued send jobs of a paused or canceled run to infinity, so that no claim takes them. It skips a send job that a claim has locked; the worker releases such a send job when it cannot reserve.';
+
+CREATE FUNCTION execution.skip_missing(p_tenant_id uuid, p_job_id uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    insert into execution.channel_outbox
+           (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, skipped, error, attempt,
+            finalized_at)
+    select job.tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
+           execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'skipped', true, 'canceled', job.attempts, now()
+      from execution.job_queue as job
+           join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+           cross join unnest(job.item_ids) as item (id)
+     where job.tenant_id = p_tenant_id
+       and job.id = p_job_id
+        on conflict (tenant_id, workspace_id, idempotency_key) do nothing
+$$;
+
+COMMENT ON FUNCTION execution.skip_missing(p_tenant_id uuid, p_job_id uuid) IS 'Adds a skipped row for every item of a canceled send job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
 CREATE FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql
@@ -5097,7 +5467,7 @@ begin
     -- repeated_at must survive a crash, whatever the settings of the login are: the next repeat relies on it.
     perform tenancy.require_durable_commit();
     perform execution.require_held_doubt(p_tenant_id, p_outbox_id, p_resolver_id, p_look);
-    -- A paused phase starts no call, and repeats none.
+    -- A paused or canceled phase starts no call, and repeats none.
     if exists (select
                  from execution.channel_outbox as item
                       join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
@@ -5105,7 +5475,7 @@ begin
                         on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
                 where item.tenant_id = p_tenant_id
                   and item.id = p_outbox_id
-                  and phase.status = 'paused')
+                  and (phase.status = 'paused' or phase.canceled_run_id = run.id))
     then
         return query select false, 30.0::double precision;
         return;
@@ -5165,7 +5535,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+COMMENT ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase and a canceled run get none.';
 
 CREATE FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5421,7 +5791,14 @@ CREATE FUNCTION execution.tenants_with_due_phases(p_limit integer) RETURNS TABLE
     select due.tenant_id
       from (select distinct phase.tenant_id
               from execution.campaign_phases as phase
-             where phase.due is not null) as due
+             where phase.due is not null
+               -- The holders of locked send jobs end them.
+               and (phase.due <> 'cancel'
+                    or exists (select
+                                 from execution.job_queue as job
+                                where job.tenant_id = phase.tenant_id
+                                  and job.run_id = phase.canceled_run_id
+                                  and job.status in ('queued', 'failed')))) as due
      order by random()
      limit p_limit
 $$;
@@ -5495,15 +5872,25 @@ declare
 begin
     perform tenancy.require_tenant(p_tenant_id);
     -- Choose a random one, so that a phase that always fails does not block the others.
-    select phase.campaign_id, phase.id
+    select phase.campaign_id, phase.id, phase.due, phase.canceled_run_id
       into v_phase
       from execution.campaign_phases as phase
      where phase.tenant_id = p_tenant_id
        and phase.due is not null
+       and (phase.due <> 'cancel'
+            or exists (select
+                         from execution.job_queue as job
+                        where job.tenant_id = p_tenant_id
+                          and job.run_id = phase.canceled_run_id
+                          and job.status in ('queued', 'failed')))
      order by random()
      limit 1;
     if not found then
         return false;
+    end if;
+    if v_phase.due = 'cancel' then
+        -- Not under the lock of the campaign, which the end of the run takes last.
+        return execution.end_canceled_jobs(p_tenant_id, v_phase.canceled_run_id, p_actor) > 0;
     end if;
     perform
        from execution.campaigns as campaign
@@ -5519,7 +5906,7 @@ begin
      where phase.tenant_id = p_tenant_id
        and phase.id = v_phase.id
        for no key update;
-    if v_phase.due is null then
+    if coalesce(v_phase.due, 'cancel') = 'cancel' then
         return true;
     end if;
     update execution.campaign_phases set due = null where tenant_id = p_tenant_id and id = v_phase.id;
@@ -5557,7 +5944,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
+COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, starts the next phase of a campaign with auto_advance, or ends send jobs of a canceled run. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
 
 CREATE FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
     LANGUAGE plpgsql
@@ -5725,6 +6112,12 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) IS 'The launch certificate of a run of the tenant: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
+
+CREATE FUNCTION execution.was_canceled(p_status text, p_error text, p_reserved_by text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((p_status = 'skipped'::text) AND COALESCE((p_error = 'canceled'::text), false) AND (p_reserved_by IS NULL));
+
+COMMENT ON FUNCTION execution.was_canceled(p_status text, p_error text, p_reserved_by text) IS 'Whether an item was skipped because its run was canceled before a worker tried it. A worker that skips a lead may have the same word as its reason, but leaves its name.';
 
 CREATE FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7795,16 +8188,28 @@ CREATE FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid)
     AS $$
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    if not exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null) then
+        return;
+    end if;
     return query
         select account.provider, account.settings, account.sealed_secret
           from tenancy.provider_accounts as account
          where account.tenant_id = p_tenant_id
+           and account.id = p_account_id;
+    -- The provider signs a report about an earlier call with the secret of that call.
+    return query
+        select account.provider, earlier.settings, earlier.sealed_secret
+          from tenancy.provider_accounts as account
+               join tenancy.provider_account_versions as earlier
+                 on earlier.tenant_id = account.tenant_id and earlier.account_id = account.id
+         where account.tenant_id = p_tenant_id
            and account.id = p_account_id
-           and exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is null);
+         order by earlier.version desc
+         limit 9;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider. Their URL names the tenant and the account. Returns nothing while the tenant is being removed.';
+COMMENT ON FUNCTION tenancy.account_of_callback(p_tenant_id uuid, p_account_id uuid) IS 'Returns provider, settings and sealed secret of an account, for webhooks and callbacks of its provider: first of its current version, then of up to nine earlier ones. Their URL names the tenant and the account. Returns nothing while the tenant is being removed.';
 
 CREATE FUNCTION tenancy.named_tenant_id() RETURNS uuid
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -7903,11 +8308,12 @@ begin
     with begun as (
         insert into execution.channel_outbox
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
-                reserved_by, attempt, created_at, in_doubt_since)
+                reserved_by, attempt, created_at, in_doubt_since, account_version)
         select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
                case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
-               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
+               'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now,
+               nullif(execution.account_version(p_tenant_id, run.id, false), 1)
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join unnest(job.item_ids) as item (id)
@@ -9316,6 +9722,14 @@ begin
                 update tenancy.provider_accounts set sealed_secret = v_one.new where tenant_id = v_one.tenant_id and id = v_one.id;
                 -- The trigger provider_accounts_secrets_have_a_time has set this to now.
                 update tenancy.provider_accounts set secret_set_at = v_set_at where tenant_id = v_one.tenant_id and id = v_one.id;
+                update tenancy.provider_account_versions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and account_id = v_one.id and sealed_secret = v_one.old;
+            when 'version' then
+                update tenancy.provider_account_versions
+                   set sealed_secret = v_one.new
+                 where tenant_id = v_one.tenant_id and account_id = v_one.id and sealed_secret = v_one.old;
+                continue when not found;
             when 'executor' then
                 update channels.channel_executors
                    set sealed_secret = v_one.new
@@ -9334,6 +9748,38 @@ end
 $$;
 
 COMMENT ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) IS 'Replaces sealed values by newly sealed ones, where the old ones are still present, and returns their number. The plain secrets are the same, so `secret_set_at` stays. Only members of the owner role may call it.';
+
+CREATE FUNCTION tenancy.retire_provider_account(p_tenant_id uuid, p_id uuid, p_is_retired boolean, p_actor text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_is_retired boolean;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select account.retired_at is not null
+      into v_is_retired
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return false;
+    end if;
+    if v_is_retired <> p_is_retired then
+        update tenancy.provider_accounts
+           set retired_at = case when p_is_retired then v_now end
+         where tenant_id = p_tenant_id
+           and id = p_id;
+        insert into tenancy.audit_log (tenant_id, actor, action, subject)
+        values (p_tenant_id, p_actor, case when p_is_retired then 'account.retired' else 'account.reinstated' end, 'account:' || p_id);
+    end if;
+    return true;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.retire_provider_account(p_tenant_id uuid, p_id uuid, p_is_retired boolean, p_actor text) IS 'Retires an account of the tenant, so that no new campaign and no new run uses it, or takes that back. Runs under way finish. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -9399,23 +9845,37 @@ CREATE FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_s
     AS $$
 declare
     v_now constant timestamptz := now();
+    v_old bytea;
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    select account.sealed_secret
+      into v_old
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return false;
+    end if;
     update tenancy.provider_accounts
        set sealed_secret = p_sealed_secret,
            updated_at = v_now
      where tenant_id = p_tenant_id
        and id = p_id;
-    if not found then
-        return false;
-    end if;
+    -- Earlier versions with the same secret: the provider knows the old one no longer.
+    update tenancy.provider_account_versions
+       set sealed_secret = p_sealed_secret,
+           secret_set_at = v_now
+     where tenant_id = p_tenant_id
+       and account_id = p_id
+       and sealed_secret = v_old;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant, and of its earlier versions that have the same. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -9438,6 +9898,13 @@ CREATE FUNCTION tenancy.sealed_values() RETURNS TABLE(kind text, tenant_id uuid,
     AS $$
     select 'account', account.tenant_id, account.id, account.sealed_secret
       from tenancy.provider_accounts as account
+    union all
+    -- Versions that share a secret have the same sealed value.
+    select distinct 'version', earlier.tenant_id, earlier.account_id, earlier.sealed_secret
+      from tenancy.provider_account_versions as earlier
+           join tenancy.provider_accounts as account
+             on account.tenant_id = earlier.tenant_id and account.id = earlier.account_id
+     where earlier.sealed_secret <> account.sealed_secret
     union all
     select 'executor', executor.tenant_id, executor.id, executor.sealed_secret
       from channels.channel_executors as executor
@@ -9601,6 +10068,50 @@ CREATE FUNCTION tenancy.tenants_with_old_sessions() RETURNS SETOF uuid
 $$;
 
 COMMENT ON FUNCTION tenancy.tenants_with_old_sessions() IS 'Returns the tenants that have expired sessions or login codes. Retention calls prune_sessions for each of them.';
+
+CREATE FUNCTION tenancy.update_provider_account(p_tenant_id uuid, p_id uuid, p_settings jsonb, p_sealed_secret bytea, p_actor text) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_account record;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select account.version, account.settings, account.sealed_secret, account.secret_set_at
+      into v_account
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_id
+       for no key update;
+    if not found then
+        return null;
+    end if;
+    if v_account.settings = p_settings and p_sealed_secret is null then
+        return v_account.version;
+    end if;
+    insert into tenancy.provider_account_versions (tenant_id, account_id, version, settings, sealed_secret, secret_set_at)
+    values (p_tenant_id, p_id, v_account.version, v_account.settings, v_account.sealed_secret, v_account.secret_set_at);
+    update tenancy.provider_accounts
+       set settings = p_settings,
+           sealed_secret = coalesce(p_sealed_secret, sealed_secret),
+           version = v_account.version + 1,
+           updated_at = v_now
+     where tenant_id = p_tenant_id
+       and id = p_id;
+    -- Calls of the new version come after its secret.
+    update tenancy.provider_accounts
+       set secret_set_at = null
+     where tenant_id = p_tenant_id
+       and id = p_id
+       and p_sealed_secret is not null;
+    insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+    values (p_tenant_id, p_actor, 'account.updated', 'account:' || p_id, 'version ' || v_account.version + 1);
+    return v_account.version + 1;
+end
+$$;
+
+COMMENT ON FUNCTION tenancy.update_provider_account(p_tenant_id uuid, p_id uuid, p_settings jsonb, p_sealed_secret bytea, p_actor text) IS 'Gives an account of the tenant a new version with these settings, and with a new sealed secret if one is given. Reservations from now on use it; items that were called before keep their version. Returns its number, and the number of the current version if nothing differs. Returns null if there is no such account.';
 
 CREATE FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) RETURNS TABLE(key_id uuid, role text, name text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -9894,9 +10405,11 @@ CREATE TABLE execution.campaign_phases (
     progress numeric(4,1) DEFAULT 0 NOT NULL,
     progress_reported numeric(4,1),
     due text,
+    changed_sequence bigint DEFAULT 0 NOT NULL,
+    canceled_run_id uuid,
     CONSTRAINT campaign_phases_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_phases_deliveries_are_whole CHECK (((kind = 'external'::text) OR ((channel IS NOT NULL) AND (asset_id IS NOT NULL) AND (provider_account_id IS NOT NULL) AND ((list_id IS NOT NULL) OR (channel = 'social'::text))))),
-    CONSTRAINT campaign_phases_due_check CHECK ((due = ANY (ARRAY['advance'::text, 'end'::text]))),
+    CONSTRAINT campaign_phases_due_check CHECK ((due = ANY (ARRAY['advance'::text, 'end'::text, 'cancel'::text]))),
     CONSTRAINT campaign_phases_fail_over_to_another_account CHECK ((failover_account_id <> provider_account_id)),
     CONSTRAINT campaign_phases_kind_check CHECK ((kind = ANY (ARRAY['delivery'::text, 'external'::text]))),
     CONSTRAINT campaign_phases_name_is_simple CHECK ((phase ~ '^[a-z0-9][a-z0-9_-]{0,62}$'::text)),
@@ -9989,6 +10502,7 @@ CREATE TABLE execution.channel_outbox (
     finalized_at timestamp with time zone,
     in_doubt_since timestamp with time zone,
     moved_to_account_id uuid,
+    account_version integer,
     CONSTRAINT channel_outbox_only_queued_is_in_doubt CHECK (((in_doubt_since IS NULL) OR (status = 'queued'::text))),
     CONSTRAINT channel_outbox_skipped_status_check CHECK (((skipped = false) OR (status = 'skipped'::text))),
     CONSTRAINT channel_outbox_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text])))
@@ -10067,6 +10581,8 @@ CREATE TABLE execution.job_queue (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     finished_at timestamp with time zone,
     waits_for text,
+    account_version integer,
+    failover_version integer,
     CONSTRAINT job_queue_attempts_are_bounded CHECK (((attempts >= 0) AND (max_attempts >= 1))),
     CONSTRAINT job_queue_ends_with_an_outcome CHECK (((status = ANY (ARRAY['completed'::text, 'dead'::text])) = (outcome IS NOT NULL))),
     CONSTRAINT job_queue_has_items CHECK (((cardinality(item_ids) >= 1) AND (cardinality(item_ids) <= 10000))),
@@ -10670,6 +11186,21 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 COMMENT ON TABLE tenancy.process_marks IS 'One row per witness. A process with sending roles increments its mark every second and keeps the last committed mark outside the database, so that it can detect a restored copy.';
 
+CREATE TABLE tenancy.provider_account_versions (
+    tenant_id uuid NOT NULL,
+    account_id uuid NOT NULL,
+    version integer NOT NULL,
+    settings jsonb NOT NULL,
+    sealed_secret bytea NOT NULL,
+    secret_set_at timestamp with time zone,
+    replaced_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT provider_account_versions_count_from_one CHECK ((version >= 1))
+);
+
+ALTER TABLE ONLY tenancy.provider_account_versions FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE tenancy.provider_account_versions IS 'Earlier settings of provider accounts. Items that were called under them, and callbacks about these, still use them. The settings never change; a new secret replaces the one that several versions share.';
+
 CREATE TABLE tenancy.provider_accounts (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
@@ -10682,6 +11213,8 @@ CREATE TABLE tenancy.provider_accounts (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     limits jsonb DEFAULT '{}'::jsonb NOT NULL,
     secret_set_at timestamp with time zone,
+    version integer DEFAULT 1 NOT NULL,
+    retired_at timestamp with time zone,
     CONSTRAINT provider_accounts_limits_are_an_object CHECK ((jsonb_typeof(limits) = 'object'::text)),
     CONSTRAINT provider_accounts_name_is_given CHECK (((btrim(name) <> ''::text) AND (octet_length(name) <= 255))),
     CONSTRAINT provider_accounts_provider_is_given CHECK ((provider ~ '^[a-z][a-z0-9_]{0,62}$'::text)),
@@ -10931,6 +11464,9 @@ ALTER TABLE ONLY tenancy.master_key
 ALTER TABLE ONLY tenancy.process_marks
     ADD CONSTRAINT process_marks_pkey PRIMARY KEY (witness_id);
 
+ALTER TABLE ONLY tenancy.provider_account_versions
+    ADD CONSTRAINT provider_account_versions_pkey PRIMARY KEY (tenant_id, account_id, version);
+
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_one_per_name UNIQUE (tenant_id, workspace_id, name);
 
@@ -11170,6 +11706,8 @@ CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON 
 
 CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
 
+CREATE TRIGGER channel_outbox_versions_move_with_the_account AFTER UPDATE OF account_version ON execution.channel_outbox FOR EACH ROW WHEN (((old.account_version IS DISTINCT FROM new.account_version) AND (NOT (old.moved_to_account_id IS DISTINCT FROM new.moved_to_account_id)))) EXECUTE FUNCTION tenancy.refuse_change('an item keeps the version of its account');
+
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
 CREATE TRIGGER erasures_are_facts BEFORE DELETE OR UPDATE ON execution.erasures FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('what was erased stays recorded');
@@ -11261,6 +11799,10 @@ CREATE TRIGGER epochs_are_facts BEFORE UPDATE OF number, id, installation_id, ca
 CREATE TRIGGER epochs_are_never_emptied BEFORE TRUNCATE ON tenancy.epochs FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
 
 CREATE TRIGGER epochs_are_never_removed BEFORE DELETE ON tenancy.epochs FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('epochs are kept');
+
+CREATE TRIGGER provider_account_versions_are_facts BEFORE UPDATE OF tenant_id, account_id, version, settings, replaced_at ON tenancy.provider_account_versions FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_change('earlier settings of an account never change');
+
+CREATE TRIGGER provider_account_versions_stay_sealed_under_one_key BEFORE UPDATE OF sealed_secret ON tenancy.provider_account_versions FOR EACH ROW WHEN ((new.sealed_secret IS DISTINCT FROM old.sealed_secret)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
 CREATE TRIGGER provider_accounts_are_sealed_under_one_key BEFORE INSERT ON tenancy.provider_accounts FOR EACH ROW WHEN ((new.sealed_secret IS NOT NULL)) EXECUTE FUNCTION tenancy.refuse_other_master_key();
 
@@ -11412,6 +11954,9 @@ ALTER TABLE ONLY tenancy.login_codes
 
 ALTER TABLE ONLY tenancy.process_marks
     ADD CONSTRAINT process_marks_belong_to_an_epoch FOREIGN KEY (epoch_id) REFERENCES tenancy.epochs(id);
+
+ALTER TABLE ONLY tenancy.provider_account_versions
+    ADD CONSTRAINT provider_account_versions_belong_to_an_account FOREIGN KEY (tenant_id, account_id) REFERENCES tenancy.provider_accounts(tenant_id, id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY tenancy.provider_accounts
     ADD CONSTRAINT provider_accounts_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
@@ -11635,6 +12180,8 @@ CREATE POLICY owner_passes ON tenancy.audit_log TO postrider_owner USING (true) 
 
 CREATE POLICY owner_passes ON tenancy.login_codes TO postrider_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY owner_passes ON tenancy.provider_account_versions TO postrider_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY owner_passes ON tenancy.provider_accounts TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.requests TO postrider_owner USING (true) WITH CHECK (true);
@@ -11644,6 +12191,8 @@ CREATE POLICY owner_passes ON tenancy.sessions TO postrider_owner USING (true) W
 CREATE POLICY owner_passes ON tenancy.tenants TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON tenancy.workspaces TO postrider_owner USING (true) WITH CHECK (true);
+
+ALTER TABLE tenancy.provider_account_versions ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE tenancy.provider_accounts ENABLE ROW LEVEL SECURITY;
 
@@ -11656,6 +12205,8 @@ CREATE POLICY tenant_sees_its_own ON tenancy.api_keys FOR SELECT TO postrider_ap
 CREATE POLICY tenant_sees_its_own ON tenancy.audit_log FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.login_codes FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON tenancy.provider_account_versions FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON tenancy.provider_accounts FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -11820,6 +12371,8 @@ GRANT ALL ON FUNCTION events.retry_outbox_event(p_tenant_id uuid, p_event_id big
 REVOKE ALL ON FUNCTION events.tenants_with_events() FROM PUBLIC;
 GRANT ALL ON FUNCTION events.tenants_with_events() TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.account_version(p_tenant_id uuid, p_run_id uuid, p_failover boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.address_hashes(p_tenant_id uuid, p_email text, p_phone text, p_external_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.archive_run(p_tenant_id uuid, p_run_id uuid, p_before timestamp with time zone, p_exported_to text, p_actor text) FROM PUBLIC;
@@ -11851,10 +12404,15 @@ GRANT ALL ON FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text
 REVOKE ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.complete_job(p_tenant_id uuid, p_job_id uuid, p_worker_id text, p_attempt integer, p_retry_after interval) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer) TO postrider_app;
+REVOKE ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer, p_expected_sequence bigint, p_include_canceled boolean, p_only_failed boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.control_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_trigger text, p_expected text, p_actor text, p_reason text, p_job_size integer, p_expected_sequence bigint, p_include_canceled boolean, p_only_failed boolean) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.count_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.count_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.count_items(p_tenant_id uuid, p_job_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.count_second_messages(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_channel text, p_content jsonb, p_actor text) TO postrider_app;
@@ -11862,7 +12420,7 @@ GRANT ALL ON FUNCTION execution.create_asset(p_tenant_id uuid, p_id uuid, p_work
 REVOKE ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.create_campaign(p_tenant_id uuid, p_id uuid, p_workspace_id uuid, p_name text, p_auto_advance boolean, p_phases jsonb, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION execution.create_run(p_tenant_id uuid, p_phase_id uuid, p_run_id uuid, p_cause text, p_job_size integer, p_actor text, p_include_canceled boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.deploy_campaign(p_tenant_id uuid, p_campaign_id uuid, p_phase text, p_actor text, p_run_id uuid, p_job_size integer) TO postrider_app;
@@ -11875,6 +12433,8 @@ GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since ti
 GRANT ALL ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.end_canceled_jobs(p_tenant_id uuid, p_run_id uuid, p_actor text, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.end_phase(p_tenant_id uuid, p_phase_id uuid, p_actor text) FROM PUBLIC;
 
@@ -11909,6 +12469,10 @@ GRANT ALL ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text,
 
 REVOKE ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) TO postrider_app;
+
+REVOKE ALL ON FUNCTION execution.is_canceled(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.is_job_canceled(p_tenant_id uuid, p_job_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.keep_suppression(p_tenant_id uuid, p_workspace_id uuid, p_lead_id uuid, p_email text, p_phone text, p_external_id text, p_at timestamp with time zone) FROM PUBLIC;
 
@@ -12020,12 +12584,17 @@ GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[])
 
 REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.sample_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer, p_step integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.sample_audience(p_tenant_id uuid, p_list_id uuid, p_channel text, p_limit integer, p_step integer) TO postrider_app;
+
 REVOKE ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.settle_in_doubt(p_tenant_id uuid, p_outbox_id uuid, p_as text, p_provider_message_id text, p_note text, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.shelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.skip_missing(p_tenant_id uuid, p_job_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.start_phase(p_tenant_id uuid, p_campaign_id uuid, p_phase_id uuid, p_run_id uuid, p_job_size integer, p_actor text, p_reason text) FROM PUBLIC;
 
@@ -12075,6 +12644,8 @@ REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) 
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.was_canceled(p_status text, p_error text, p_reserved_by text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;
@@ -12429,6 +13000,9 @@ GRANT ALL ON FUNCTION tenancy.required_tenant_id() TO postrider_read;
 
 REVOKE ALL ON FUNCTION tenancy.reseal(p_kinds text[], p_tenant_ids uuid[], p_ids uuid[], p_old bytea[], p_new bytea[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tenancy.retire_provider_account(p_tenant_id uuid, p_id uuid, p_is_retired boolean, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.retire_provider_account(p_tenant_id uuid, p_id uuid, p_is_retired boolean, p_actor text) TO postrider_app;
+
 REVOKE ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.revoke_api_key(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
@@ -12464,6 +13038,9 @@ GRANT ALL ON FUNCTION tenancy.tenants_with_old_requests() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION tenancy.tenants_with_old_sessions() FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.tenants_with_old_sessions() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION tenancy.update_provider_account(p_tenant_id uuid, p_id uuid, p_settings jsonb, p_sealed_secret bytea, p_actor text) FROM PUBLIC;
+GRANT ALL ON FUNCTION tenancy.update_provider_account(p_tenant_id uuid, p_id uuid, p_settings jsonb, p_sealed_secret bytea, p_actor text) TO postrider_app;
 
 REVOKE ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION tenancy.use_login_code(p_tenant_id uuid, p_code_hash bytea) TO postrider_app;
@@ -12718,6 +13295,8 @@ GRANT SELECT ON TABLE tenancy.audit_log TO postrider_app;
 GRANT SELECT ON TABLE tenancy.audit_log TO postrider_worker;
 GRANT SELECT ON TABLE tenancy.audit_log TO postrider_read;
 
+GRANT SELECT ON TABLE tenancy.provider_account_versions TO postrider_worker;
+
 GRANT SELECT ON TABLE tenancy.provider_accounts TO postrider_worker;
 
 GRANT SELECT(id) ON TABLE tenancy.provider_accounts TO postrider_app;
@@ -12749,6 +13328,12 @@ GRANT SELECT(limits) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_app;
 GRANT SELECT(secret_set_at) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(version) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(version) ON TABLE tenancy.provider_accounts TO postrider_read;
+
+GRANT SELECT(retired_at) ON TABLE tenancy.provider_accounts TO postrider_app;
+GRANT SELECT(retired_at) ON TABLE tenancy.provider_accounts TO postrider_read;
 
 GRANT SELECT(id) ON TABLE tenancy.sessions TO postrider_app;
 GRANT SELECT(id) ON TABLE tenancy.sessions TO postrider_read;
