@@ -4,7 +4,7 @@
 //! stops counting and rendering after a few seconds. The report has the numbers that it used.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -149,15 +149,14 @@ impl Checker<'_> {
                 None => &[],
                 Some(list) => {
                     let key = (list.as_str(), channel);
-                    if !counted.contains_key(&key) {
+                    if let Entry::Vacant(uncounted) = counted.entry(key) {
                         let within = ends.saturating_duration_since(Instant::now()).min(COUNT_MAX);
-                        let audience = match within.is_zero() {
-                            true => None,
-                            false => {
-                                leads::audience(connection, tenant, workspace, list, channel, within).await?
-                            }
+                        let audience = if within.is_zero() {
+                            None
+                        } else {
+                            leads::audience(connection, tenant, workspace, list, channel, within).await?
                         };
-                        counted.insert(key, audience);
+                        uncounted.insert(audience);
                     }
                     match counted.get(&key) {
                         Some(Some((audience, leads))) => {

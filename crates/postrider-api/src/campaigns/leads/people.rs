@@ -184,7 +184,7 @@ pub(crate) struct ErasureBody {
     params(("id" = Uuid, Path, description = "The lead's id")),
     responses(
         (status = 200, description = "The person was erased", body = ErasureBody),
-        (status = 409, description = "An item or a chat message of the person has not ended", body = crate::common::error::Problem),
+        (status = 409, description = "An item or a chat message of the person has not ended"),
     ),
 )]
 pub(crate) async fn erase(

@@ -208,7 +208,7 @@ async fn the_form_of_each_provider_is_what_its_accounts_take() -> anyhow::Result
         taking.filter_map(|provider| provider["name"].as_str()).collect()
     };
     assert_eq!(takes("takes_webhooks"), ["slack", "telegram", "webhook", "whatsapp"]);
-    assert_eq!(takes("takes_callbacks"), ["twilio"]);
+    assert_eq!(takes("takes_callbacks"), ["resend", "twilio"]);
     assert_eq!(number(&stage.admin, "select count(*) from tenancy.provider_accounts").await?, 10);
     Ok(())
 }

@@ -46,7 +46,7 @@ include-operation-id = ["create_provider_account", "update_provider_account"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
 # To a schema 20.0 is a whole number, and a target may have the members of another kind beside its own.
 [[operations]]
-include-operation-id = ["put_channel_executor", "put_function"]
+include-operation-id = ["put_channel_executor", "put_function", "control_phase"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404", "409", "422"]
 # Nobody is there to run a function, however long one waits. A tenant is one's own, and entities have few levels.
 [[operations]]

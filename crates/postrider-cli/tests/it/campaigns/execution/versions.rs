@@ -22,7 +22,8 @@ async fn settings_of_doubts(stage: &Stage) -> Result<Vec<String>, sqlx::Error> {
     )
     .await?;
     let sql = format!(
-        "select settings::text || ' ' || encode(sealed_secret, 'escape') from execution.claim_doubts('{}', 'r', array['sim'], 10, '1 minute') order by 1",
+        "select settings::text || ' ' || encode(sealed_secret, 'escape') from execution.claim_doubts('{}', 'r', array['sim'], 10, '1 minute')
+          order by settings ->> 'sender' nulls first",
         stage.own.id
     );
     texts(&stage.worker, sql).await
