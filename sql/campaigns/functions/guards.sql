@@ -277,6 +277,11 @@ create or replace trigger channel_outbox_versions_move_with_the_account
     when (old.account_version is distinct from new.account_version
           and old.moved_to_account_id is not distinct from new.moved_to_account_id)
     execute function tenancy.refuse_change('an item keeps the version of its account');
+create or replace trigger channel_outbox_versions_change_with_a_move
+    after update of account_version on execution.channel_outbox
+    for each row
+    when (new.moved_to_account_id is not distinct from old.moved_to_account_id)
+    execute function tenancy.refuse_change('an item keeps the version of its account, unless it moves to another account');
 create or replace trigger channel_outbox_reservations_are_facts
     after update of id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient,
                     idempotency_key, reserved_by, attempt, message_hash, created_at

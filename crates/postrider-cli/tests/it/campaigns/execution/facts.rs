@@ -23,6 +23,8 @@ const CHANGING: &[(&str, &[&str])] = &[
             "skipped",
             "finished_at",
             "waits_for",
+            "account_version",
+            "failover_version",
         ],
     ),
     (

@@ -217,8 +217,8 @@ const READS: &[(&str, &str, &str)] = &[
     ("find_leads", OPEN_CIRCUIT, "('{t}', '{email}')"),
     ("unsubscribe_tokens", OPEN_CIRCUIT, "('{t}', '{run}', array['{lead}']::uuid[])"),
     ("unsubscribe_subject", OPEN_CIRCUIT, "('{t}', '{token}')"),
-    ("count_audience", OPEN_CIRCUIT, "('{t}', '{list}', 'email', 100)"),
-    ("sample_audience", OPEN_CIRCUIT, "('{t}', '{list}', 'email', 100, 1)"),
+    ("count_audience", OPEN_CIRCUIT, "('{t}', '{audience}', 'email', 100)"),
+    ("sample_audience", OPEN_CIRCUIT, "('{t}', '{audience}', 'email', 100, 1)"),
 ];
 
 impl Subject {
@@ -260,7 +260,7 @@ impl Subject {
             ("t", own.id.to_string()),
             ("workspace", own.workspace.to_string()),
             ("campaign", campaign.to_string()),
-            ("list", stage.look("list_id", "campaign_phases", phase.parse()?).await?),
+            ("audience", stage.look("list_id", "campaign_phases", phase.parse()?).await?),
             ("phase", phase),
             ("next", next.to_string()),
             ("run", run.to_string()),
