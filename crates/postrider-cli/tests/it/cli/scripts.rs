@@ -98,7 +98,7 @@ async fn variables_stand_for_the_tenant_and_the_workspace() -> anyhow::Result<()
     // The flag comes before the variable, and neither is taken for a key of the configuration.
     succeeded(command("nobody", "", &["keys", "list", "--tenant", "globex"])?)?;
     let printed = succeeded(command("acme", "x", &["--print-config"])?)?.stdout;
-    assert!(!printed.contains("workspace"), "{printed}");
+    assert!(!printed.contains("workspace ="), "{printed}");
     assert_refused(
         &world.postrider(&["keys", "list"])?,
         "no tenant is given; name one with --tenant or POSTRIDER_TENANT",
