@@ -12279,6 +12279,8 @@ CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON 
 
 CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
 
+CREATE TRIGGER channel_outbox_versions_change_with_a_move AFTER UPDATE OF account_version ON execution.channel_outbox FOR EACH ROW WHEN ((NOT (new.moved_to_account_id IS DISTINCT FROM old.moved_to_account_id))) EXECUTE FUNCTION tenancy.refuse_change('an item keeps the version of its account, unless it moves to another account');
+
 CREATE TRIGGER channel_outbox_versions_move_with_the_account AFTER UPDATE OF account_version ON execution.channel_outbox FOR EACH ROW WHEN (((old.account_version IS DISTINCT FROM new.account_version) AND (NOT (old.moved_to_account_id IS DISTINCT FROM new.moved_to_account_id)))) EXECUTE FUNCTION tenancy.refuse_change('an item keeps the version of its account');
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
