@@ -13,8 +13,9 @@ const ANN: &str = "Ann@Example.org";
 
 /// Ann and Bob on list `people`; the id of Ann.
 fn people(stage: &Stage) -> anyhow::Result<String> {
-    let csv =
-        format!("external_id,email,phone,first_name,number\na-1,{ANN},+4930901820,Ann,1\nb-1,bob@example.org,,Bob,2\n");
+    let csv = format!(
+        "external_id,email,phone,first_name,number\na-1,{ANN},+4930901820,Ann,1\nb-1,bob@example.org,,Bob,2\n"
+    );
     import(stage, &stage.acme, "people", &csv)?.expect(200)?;
     let found = stage.get(&stage.acme.viewer, "/leads?external_id=a-1")?.expect(200)?;
     id(&found["items"][0])

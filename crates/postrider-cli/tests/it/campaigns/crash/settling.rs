@@ -118,7 +118,8 @@ async fn each_item_in_doubt_is_settled_with_its_true_outcome() -> anyhow::Result
     let (mut shown, mut left) = (0, 1);
     for _ in 0..5 {
         left = usize::try_from(
-            number(&setup.admin, "select count(*) from execution.channel_outbox where status = 'queued'").await?,
+            number(&setup.admin, "select count(*) from execution.channel_outbox where status = 'queued'")
+                .await?,
         )?;
         shown = listed(&setup).await?;
         if shown == left {
