@@ -162,6 +162,8 @@ pub const CONTRACTS: &[Contract] = &[
                     ("reserved_by", "text"),
                     ("attempt", "integer"),
                     ("message_hash", "bytea"),
+                    ("payload", "jsonb"),
+                    ("result", "jsonb"),
                     ("finalized_at", "timestamp with time zone"),
                     ("in_doubt_since", "timestamp with time zone"),
                     ("moved_to_account_id", "uuid"),

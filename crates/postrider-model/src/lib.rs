@@ -39,5 +39,5 @@ pub use events::sink::{Destination, EventSink, SinkError};
 pub use events::sink_set::{RegisteredSink, SinkSet};
 pub use events::{Event, NewEvent};
 pub use key::IdempotencyKey;
-pub use provider::{DoubtClass, Finding, Manifest, Outcome, Rate};
+pub use provider::{DoubtClass, Finding, Manifest, Outcome, RESPONSE_BYTES_MAX, Rate, ResponseExcerpt};
 pub use span::Span;

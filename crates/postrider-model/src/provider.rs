@@ -59,6 +59,39 @@ impl Outcome {
     }
 }
 
+/// Maximum bytes of a [`ResponseExcerpt`], as JSON.
+pub const RESPONSE_BYTES_MAX: usize = 1_000;
+
+/// The beginning of a provider's response, as the item keeps it: a JSON object with its status and its words. It never has headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponseExcerpt(String);
+
+impl ResponseExcerpt {
+    /// Keeps as much of the words as fits. Control characters are left out.
+    #[must_use]
+    pub fn new(status: u16, words: &str) -> Self {
+        // A character of the words takes at least a byte.
+        let words: String = words.chars().take(RESPONSE_BYTES_MAX).filter(|c| !c.is_control()).collect();
+        let mut words = words.as_str();
+        loop {
+            let json = serde_json::json!({ "status": status, "body": words }).to_string();
+            let excess = json.len().saturating_sub(RESPONSE_BYTES_MAX);
+            if excess == 0 {
+                return Self(json);
+            }
+            // An escaped character takes two bytes.
+            let keep = words.floor_char_boundary(words.len().saturating_sub(excess.div_ceil(2)));
+            words = &words[..keep];
+        }
+    }
+
+    /// The excerpt as JSON.
+    #[must_use]
+    pub fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
 /// How an item in doubt can be settled at this provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,5 +175,25 @@ impl Manifest {
     pub fn repeat_within(&self) -> Option<Duration> {
         let margin = |life: Duration| (life / 10).max(Duration::from_secs(300));
         self.key_lifetime.map(|life| life.saturating_sub(margin(life)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_of_a_response_is_bounded_and_is_json_without_control_characters() {
+        let short = ResponseExcerpt::new(202, r#"{"id": "m-1"}"#);
+        assert_eq!(short.as_json(), r#"{"body":"{\"id\": \"m-1\"}","status":202}"#);
+        for words in
+            ["\0\u{1b}[31m".repeat(2_000), "\"".repeat(5_000), "\u{1f4e8}".repeat(2_000), "\\é".repeat(900)]
+        {
+            let excerpt = ResponseExcerpt::new(599, &words);
+            let json: serde_json::Value = serde_json::from_str(excerpt.as_json()).unwrap();
+            assert!(excerpt.as_json().len() <= RESPONSE_BYTES_MAX, "{} bytes", excerpt.as_json().len());
+            let body = json["body"].as_str().unwrap();
+            assert!(body.len() > 400 && !body.contains(char::is_control), "{body}");
+        }
     }
 }

@@ -38,7 +38,7 @@ use url::Url;
 use crate::{
     guard::{Answer, CallError, Ending, GuardedClient, Reuse, check_url},
     provider::{Account, InvalidAccount},
-    text,
+    response, text,
 };
 
 /// Declares the adapter of a vendor: its `MANIFEST` and its `description`, the type of an opened account, and the methods of the account that read webhooks or
@@ -245,10 +245,13 @@ pub fn unwritten(error: &dyn Display) -> Outcome {
     not_sent(format!("the message could not be written as a request: {error}"))
 }
 
-/// The outcome of a call. A request that was not built or not answered already has its outcome.
+/// The outcome of a call, whose answer is noted for the item. A request that was not built or not answered already has its outcome.
 pub fn outcome(sent: Result<Answer, Outcome>, judge: impl FnOnce(&Answer, Timestamp) -> Outcome) -> Outcome {
     match sent {
-        Ok(answer) => judge(&answer, Timestamp::now()),
+        Ok(answer) => {
+            response::note(answer.status.as_u16(), &answer.excerpt());
+            judge(&answer, Timestamp::now())
+        }
         Err(outcome) => outcome,
     }
 }

@@ -5,6 +5,7 @@
 //! | [`guard`] | the client for all hosts that tenants or vendors name |
 //! | [`provider`] | the traits of adapters and providers; a call takes a reservation |
 //! | [`description`] | vendors in words, and the forms of their accounts |
+//! | [`response`] | the provider's response to a call, as the item keeps it |
 //! | `http` | code that the vendors with an HTTP API share, such as the classification of answers |
 //! | [`email`] | e-mail: SMTP, Resend |
 //! | [`voice`] | calls: Twilio |
@@ -31,6 +32,7 @@ pub mod guard;
 mod http;
 pub mod provider;
 pub mod remote;
+pub mod response;
 mod signing;
 pub mod sim;
 pub mod sinks;

@@ -259,7 +259,7 @@ create or replace trigger channel_outbox_ends_are_final
     for each row
     when (old.status <> 'queued')
     execute function tenancy.refuse_unless_erased_or_removed(
-        'an item that has ended never changes; sending again is a new run', 'recipient', 'error', 'message_hash');
+        'an item that has ended never changes; sending again is a new run', 'recipient', 'error', 'message_hash', 'payload', 'result');
 create or replace trigger channel_outbox_doubts_end_with_the_item
     after update on execution.channel_outbox
     for each row
@@ -273,11 +273,11 @@ create or replace trigger channel_outbox_moves_once
     execute function tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 create or replace trigger channel_outbox_reservations_are_facts
     after update of id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient,
-                    idempotency_key, reserved_by, attempt, message_hash, created_at
+                    idempotency_key, reserved_by, attempt, message_hash, payload, created_at
     on execution.channel_outbox
     for each row
     execute function tenancy.refuse_unless_erased_or_removed(
-        'a reservation stays as it was made', 'recipient', 'error', 'message_hash');
+        'a reservation stays as it was made', 'recipient', 'error', 'message_hash', 'payload', 'result');
 create or replace trigger channel_outbox_is_never_removed_from
     before delete on execution.channel_outbox
     for each row

@@ -354,7 +354,9 @@ begin
     update execution.channel_outbox as item
        set recipient = null,
            error = case when item.error is not null then c_erased end,
-           message_hash = null
+           message_hash = null,
+           payload = null,
+           result = null
      where item.tenant_id = p_tenant_id
        and item.id = any (v_items);
     delete from execution.provider_callbacks as callback

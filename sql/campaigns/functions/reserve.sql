@@ -3,7 +3,8 @@
 -- A window is a range of a send job's items: `p_tenant_ids[n]` and `p_job_ids[n]` name the send job, `p_first[n]` is the place of its
 -- first item, `p_counts[n]` the number of items. Callers give windows in the order of tenants and send jobs, so that two of them
 -- cannot deadlock. The arrays from `p_outbox_ids` on have one entry per item, window after window. An item that will not be called has its
--- verdict already: `p_verdicts` is then `failed` or `skipped`, and `p_reasons` has the reason.
+-- verdict already: `p_verdicts` is then `failed` or `skipped`, and `p_reasons` has the reason. `p_payloads` has the variables of each message
+-- as JSON text.
 --
 -- The result is one row, because a row per item would cost a third as much as writing the items. Its arrays have one
 -- entry per item, in the order of the arguments: the id of its outbox row, the item, its key, and a verdict. The
@@ -25,6 +26,7 @@ create or replace function execution.begin_windows(
     p_message_hashes bytea[],
     p_verdicts text[],
     p_reasons text[],
+    p_payloads text[] default null,
     out windows text[],
     out outbox_ids uuid[],
     out item_ids uuid[],
@@ -174,14 +176,16 @@ begin
     begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+                status, skipped, error, reserved_by, attempt, message_hash, payload, finalized_at)
         select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is null then item.payload::jsonb end,
+               case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
-                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason,
+                       unnest(p_payloads) as payload) as item
          where item.place is not null;
         get diagnostics v_inserted = row_count;
         if v_inserted <> cardinality(array_remove(v_places, null)) then
@@ -193,14 +197,16 @@ begin
     end;
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+            status, skipped, error, reserved_by, attempt, message_hash, payload, finalized_at)
     select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is null then item.payload::jsonb end,
+           case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
-                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason,
+                   unnest(p_payloads) as payload) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
 
@@ -227,16 +233,16 @@ begin
 end
 $$;
 comment on function
-    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[]) is
     'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
     'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
     'send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function
-    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[])
     from public;
 grant execute on function
-    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[])
     to postrider_worker;
 
 create or replace function execution.begin_outbox_items(
@@ -250,7 +256,8 @@ create or replace function execution.begin_outbox_items(
     p_recipients text[],
     p_message_hashes bytea[],
     p_verdicts text[],
-    p_reasons text[])
+    p_reasons text[],
+    p_payloads text[] default null)
 returns table (tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
 language plpgsql
 security definer
@@ -261,7 +268,7 @@ declare
     v_last integer := 0;
 begin
     v_begun := execution.begin_windows(p_tenant_ids, p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids,
-                                       p_recipients, p_message_hashes, p_verdicts, p_reasons);
+                                       p_recipients, p_message_hashes, p_verdicts, p_reasons, p_payloads);
     for n in 1..cardinality(p_job_ids) loop
         if v_begun.windows[n] <> 'open' then
             return query select p_tenant_ids[n], p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
@@ -276,12 +283,12 @@ begin
 end
 $$;
 comment on function
-    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[]) is
     'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the '
     'item. A window that is not open returns one row with the verdict lost or paused.';
 revoke all on function
-    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[])
     from public;
 grant execute on function
-    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[])
+    execution.begin_outbox_items(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[], text[])
     to postrider_worker;

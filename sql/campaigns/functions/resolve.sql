@@ -43,7 +43,7 @@ create or replace function execution.claim_doubts(
     p_except_accounts uuid[] default '{}')
 returns table (
     outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text,
-    idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamptz,
+    idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, payload jsonb, reserved_at timestamptz,
     doubted_since timestamptz, quiet_until timestamptz, look integer, looked_at timestamptz, content jsonb, settings jsonb,
     sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamptz, echo text)
 language plpgsql
@@ -92,7 +92,7 @@ begin
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
-               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
+               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.payload, item.created_at,
                item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case

@@ -4,7 +4,8 @@
 -- hash table joins the results to the items. A join by tenant and id in one statement for all tenants reads the whole index once
 -- per call, or compares each item with each result, if it is planned while the table looks empty.
 create or replace function execution.finalize_outbox_items(
-    p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[])
+    p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[],
+    p_results text[] default null)
 returns table (tenant_id uuid, id uuid)
 language plpgsql
 security definer
@@ -16,6 +17,8 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+    -- A longer result is left out: the outcome of a call is recorded in any case.
+    c_result_max constant integer := 1024;
     v_now constant timestamptz := now();
     v_is_one_tenant constant boolean := p_tenant_ids[1] = all (p_tenant_ids);
     v_batch record;
@@ -33,13 +36,13 @@ begin
     for v_batch in
         -- The arrays of a single tenant need no grouping.
         select p_tenant_ids[1] as tenant_id, p_outbox_ids as ids, p_statuses as statuses, p_message_ids as message_ids,
-               p_errors as errors
+               p_errors as errors, p_results as results
          where v_is_one_tenant
         union all
         (select settled.tenant_id, array_agg(settled.id), array_agg(settled.status), array_agg(settled.provider_message_id),
-                array_agg(settled.error)
-           from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids, p_errors)
-                as settled (tenant_id, id, status, provider_message_id, error)
+                array_agg(settled.error), array_agg(settled.result)
+           from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids, p_errors, p_results)
+                as settled (tenant_id, id, status, provider_message_id, error, result)
           where not v_is_one_tenant
           group by settled.tenant_id
           order by settled.tenant_id)
@@ -50,8 +53,10 @@ begin
                 with doubted as (
                     update execution.channel_outbox as item
                        set in_doubt_since = v_now,
-                           error = left(settled.error, 2000)
-                      from unnest(v_batch.ids, v_batch.statuses, v_batch.errors) as settled (id, status, error)
+                           error = left(settled.error, 2000),
+                           result = case when octet_length(settled.result) <= c_result_max then settled.result::jsonb end
+                      from unnest(v_batch.ids, v_batch.statuses, v_batch.errors, v_batch.results)
+                           as settled (id, status, error, result)
                      where item.tenant_id = v_batch.tenant_id
                        and item.id = any (v_batch.ids)
                        and item.id = settled.id
@@ -75,10 +80,12 @@ begin
                set status = settled.status,
                    provider_message_id = left(settled.provider_message_id, 500),
                    error = left(settled.error, 2000),
+                   result = case when octet_length(settled.result) <= c_result_max then settled.result::jsonb else item.result end,
                    finalized_at = v_now,
                    in_doubt_since = null
               from (select unnest(v_batch.ids) as id, unnest(v_batch.statuses) as status,
-                           unnest(v_batch.message_ids) as provider_message_id, unnest(v_batch.errors) as error) as settled
+                           unnest(v_batch.message_ids) as provider_message_id, unnest(v_batch.errors) as error,
+                           unnest(v_batch.results) as result) as settled
              where item.tenant_id = v_batch.tenant_id
                and item.id = any (v_batch.ids)
                and item.id = settled.id
@@ -104,12 +111,12 @@ begin
     end loop;
 end
 $$;
-comment on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) is
+comment on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[], text[]) is
     'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, '
-    'which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the '
+    'which leaves the row queued. p_results has an excerpt of each response as JSON text. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the '
     'result of a call is evidence. Returns the changed rows; the others were settled before.';
-revoke all on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) from public;
-grant execute on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) to postrider_worker;
+revoke all on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[], text[]) from public;
+grant execute on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[], text[]) to postrider_worker;
 
 create or replace function execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[])
 returns table (tenant_id uuid, id uuid)

@@ -23,6 +23,11 @@ create table execution.channel_outbox (
     reserved_by         text,
     attempt             integer,
     message_hash        bytea,
+    -- The variables that the template used for this recipient; null if no message was rendered. With the version of the asset
+    -- they make the message again.
+    payload             jsonb,
+    -- Beginning of the provider's last response: its status and its words, without headers.
+    result              jsonb,
     created_at          timestamptz not null default now(),
     finalized_at        timestamptz,
     in_doubt_since      timestamptz,

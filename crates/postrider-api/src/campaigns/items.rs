@@ -7,7 +7,7 @@ use postrider_engine::campaigns::{
     resolver::{SettledBy, settled_at},
 };
 use postrider_model::{
-    Channel,
+    Channel, Message,
     campaigns::{JobOutcome, JobStatus},
     ids::OutboxId,
 };
@@ -61,8 +61,56 @@ pub(crate) struct WholeItem {
     account: Option<ItemAccount>,
     /// The failover account, if the item was moved to it because the first account provably did not send it.
     moved_to_account: Option<ItemAccount>,
-    /// Whether the message, rendered now, is the one that was reserved. Absent where no fingerprint was stored.
+    /// The version of the asset that the message was made from.
+    asset: ItemAsset,
+    /// The variables that the template used for this recipient. Absent if no message was rendered, or the person was erased.
+    #[schema(value_type = Option<Object>)]
+    payload: Option<serde_json::Value>,
+    /// The message, rendered again from the asset and `payload`. Absent if it would not be the one that was reserved.
+    message: Option<MessageBody>,
+    /// Whether the message, rendered again, is the one that was reserved. Absent where no fingerprint was stored.
     message_matches: Option<bool>,
+    /// The beginning of the provider's last response: `status` and `body`, at most 1 kB, without headers.
+    #[schema(value_type = Option<Object>)]
+    result: Option<serde_json::Value>,
+}
+
+/// A version of an asset, by name.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ItemAsset {
+    id: Uuid,
+    name: String,
+    version: i32,
+}
+
+/// A message as the provider got it. Each channel has its own members.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SentMessage)]
+pub(crate) struct MessageBody {
+    /// The address. A post has none.
+    to: Option<String>,
+    /// Subject of an e-mail.
+    subject: Option<String>,
+    /// Text of an e-mail or a post.
+    text: Option<String>,
+    /// HTML of an e-mail.
+    html: Option<String>,
+    /// Spoken text of a call.
+    script: Option<String>,
+}
+
+impl From<Message> for MessageBody {
+    fn from(message: Message) -> Self {
+        let none = Self { to: None, subject: None, text: None, html: None, script: None };
+        match message {
+            Message::Email { to, subject, text, html } => {
+                Self { to: Some(to), subject: Some(subject), text, html, script: None }
+            }
+            Message::Voice { to, script } => Self { to: Some(to), script: Some(script), ..none },
+            Message::Social { text } => Self { text: Some(text), ..none },
+            Message::Chat { to, text, .. } => Self { to: Some(to), text: Some(text), ..none },
+        }
+    }
 }
 
 /// A provider account, by name.
@@ -137,14 +185,27 @@ pub(crate) struct CallbackBody {
 }
 
 impl ItemDetails {
-    fn of(whole: Whole, message_matches: Option<bool>, adapters: &Adapters) -> Self {
+    fn of(
+        whole: Whole,
+        message: Option<Message>,
+        message_matches: Option<bool>,
+        adapters: &Adapters,
+    ) -> Self {
         Self {
             item: WholeItem {
                 item: whole.item.into(),
                 channel: whole.channel,
                 account: whole.account.map(ItemAccount::from),
                 moved_to_account: whole.moved_to.map(ItemAccount::from),
+                asset: ItemAsset {
+                    id: whole.asset.id.0,
+                    name: whole.asset.name,
+                    version: whole.asset.version,
+                },
+                payload: whole.payload,
+                message: message.map(MessageBody::from),
                 message_matches,
+                result: whole.result,
             },
             lead: whole.lead.map(LeadBody::from),
             run: whole.run.into(),
@@ -227,8 +288,8 @@ pub(crate) async fn get(
     reading.end().await?;
     let whole = found.ok_or(ApiError::NotFound("item"))?;
     // A template may use up its budget, so it is rendered beside the requests.
-    let rendered = tokio::task::spawn_blocking(move || (reserved::message_matches(&whole), whole)).await;
-    let (matches, whole) =
+    let rendered = tokio::task::spawn_blocking(move || (reserved::message_of(&whole), whole)).await;
+    let ((message, matches), whole) =
         rendered.map_err(|error| ApiError::Internal(format!("rendering the item ended early: {error}")))?;
-    Ok(Json(ItemDetails::of(whole, matches, &app.adapters)))
+    Ok(Json(ItemDetails::of(whole, message, matches, &app.adapters)))
 }

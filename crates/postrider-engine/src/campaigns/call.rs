@@ -8,7 +8,8 @@ use std::{
 };
 
 use futures::FutureExt;
-use postrider_model::{Message, Outcome, ids::OutboxId};
+use postrider_model::{Message, Outcome, ResponseExcerpt, ids::OutboxId};
+use postrider_providers::response::recorded;
 use postrider_store::{Reservation, Settlement, campaigns::send_jobs::ClaimedJob, crash_point};
 
 use super::{
@@ -29,15 +30,21 @@ pub(super) async fn call(
     Call { item, reservation, message, permit }: Call,
 ) -> Settlement {
     prepared.route(target).record_wait(prepared.claimed_at);
-    let mut outcome = try_at(shared, prepared.route(target), &reservation, &message).await;
+    let mut answered = try_at(shared, prepared.route(target), &reservation, &message).await;
     drop(permit);
     let mut reservation = reservation;
-    if target == Target::Account && failover::may_follow(prepared, &outcome) {
-        let follow = failover::follow(shared, prepared, item, reservation, &message, outcome);
-        (reservation, outcome) = Box::pin(follow).await;
+    if target == Target::Account && failover::may_follow(prepared, &answered.outcome) {
+        let follow = failover::follow(shared, prepared, item, reservation, &message, answered);
+        (reservation, answered) = Box::pin(follow).await;
     }
-    log(job, &reservation, &outcome);
-    reservation.settle(outcome)
+    log(job, &reservation, &answered.outcome);
+    reservation.settle(answered.outcome).with_response(answered.response)
+}
+
+/// The outcome of a call, with the last response of the provider.
+pub(super) struct Answered {
+    pub(super) outcome: Outcome,
+    pub(super) response: Option<ResponseExcerpt>,
 }
 
 /// Calls under one reservation at one account, again only where provably nothing was sent.
@@ -46,23 +53,25 @@ pub(super) async fn try_at(
     route: &Route,
     reservation: &Reservation,
     message: &Message,
-) -> Outcome {
+) -> Answered {
     let settings = &shared.settings;
     let (mut tries, mut waited) = (0, Duration::ZERO);
+    let mut response = None;
     loop {
         if reservation.age() > settings.call_within {
             // After this time the item may be settled as not sent, so it must not be sent any more.
-            return Outcome::NotSent {
-                reason: "the worker was delayed before the call".to_owned(),
-                retry_after: None,
-            };
+            let reason = "the worker was delayed before the call".to_owned();
+            return Answered { outcome: Outcome::NotSent { reason, retry_after: None }, response };
         }
         crash_point!("call.before");
         tries += 1;
         let began = Instant::now();
-        let called = AssertUnwindSafe(route.provider.call(reservation, message)).catch_unwind();
+        let called = AssertUnwindSafe(recorded(route.provider.call(reservation, message))).catch_unwind();
         let outcome = match tokio::time::timeout(settings.call_timeout, called).await {
-            Ok(Ok(outcome)) => outcome,
+            Ok(Ok((outcome, answer))) => {
+                response = answer;
+                outcome
+            }
             Ok(Err(_)) => Outcome::Unknown { reason: "the adapter panicked".to_owned() },
             Err(_) => Outcome::Unknown { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
@@ -71,11 +80,11 @@ pub(super) async fn try_at(
             Box::pin(route.publish(shared, signal)).await;
         }
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
-            Verdict::Settle(outcome) => return outcome,
+            Verdict::Settle(outcome) => return Answered { outcome, response },
             Verdict::CallAgainIn(pause) => {
                 waited += pause;
-                if let Some(hurried) = Box::pin(wait(shared, route, pause)).await {
-                    return hurried;
+                if let Some(outcome) = Box::pin(wait(shared, route, pause)).await {
+                    return Answered { outcome, response };
                 }
             }
         }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     Shared,
     admission::{Openings, Target},
-    call,
+    call::{self, Answered},
     prepare::Prepared,
 };
 
@@ -34,31 +34,31 @@ pub(super) async fn follow(
     item: Uuid,
     reservation: Reservation,
     message: &Message,
-    outcome: Outcome,
-) -> (Reservation, Outcome) {
+    answered: Answered,
+) -> (Reservation, Answered) {
     let Some(failover) = &prepared.failover else {
-        return (reservation, outcome);
+        return (reservation, answered);
     };
     let is_open = || Openings::new(prepared, Target::Failover).opens_at(prepared.leads.get(&item)).is_none();
     if shared.hurry.is_cancelled() || !is_open() {
-        return (reservation, outcome);
+        return (reservation, answered);
     }
     let permit = failover.take_one(shared, shared.settings.call_within / 2).await;
     // The hours may have closed meanwhile.
     let Some(_permit) = permit.filter(|_| is_open()) else {
-        return (reservation, outcome);
+        return (reservation, answered);
     };
     match failover::move_one_over(&shared.pool, &shared.worker, reservation).await {
         Ok(reservation) => {
             metrics::counter!("postrider_items_moved_total").increment(1);
-            let outcome = call::try_at(shared, failover, &reservation, message).await;
-            (reservation, outcome)
+            let answered = call::try_at(shared, failover, &reservation, message).await;
+            (reservation, answered)
         }
         Err(Kept { reservation, error }) => {
             if let Some(error) = error {
                 tracing::warn!(error = ?error, "an item was not moved to the failover account: {error}");
             }
-            (reservation, outcome)
+            (reservation, answered)
         }
     }
 }

@@ -16,7 +16,7 @@ use postrider_store::{
 };
 use uuid::Uuid;
 
-use super::render::Template;
+use super::render::{Rendered, Template};
 use super::{
     Shared,
     admission::{NoRoute, Route, Target},
@@ -107,8 +107,10 @@ impl Prepared {
             }
             (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
             (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match self.template.render(lead, address) {
-                Ok(message) => (Plan::Call { message_hash: message.hash() }, Some(message)),
+            _ => match self.template.render_with_payload(lead, address) {
+                Ok(Rendered { message, payload }) => {
+                    (Plan::Call { message_hash: message.hash(), payload }, Some(message))
+                }
                 Err(error) => (Plan::Fail { reason: error.to_string() }, None),
             },
         };

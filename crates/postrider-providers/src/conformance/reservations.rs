@@ -132,7 +132,7 @@ impl Reservations {
             item_id,
             outbox_id: OutboxId::new(),
             recipient: message.recipient().map(str::to_owned),
-            plan: Plan::Call { message_hash: message.hash() },
+            plan: Plan::Call { message_hash: message.hash(), payload: "{}".to_owned() },
         };
         let window = Window::new(job.hold, 0, job.item_ids.into_iter().map(plan).collect());
         let answers =

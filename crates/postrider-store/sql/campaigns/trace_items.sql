@@ -9,6 +9,8 @@ select item.id as "id!",
        item.error,
        item.reserved_by,
        item.attempt,
+       item.payload,
+       item.result,
        item.created_at as "created_at!: jiff_sqlx::Timestamp",
        item.finalized_at as "finalized_at: jiff_sqlx::Timestamp",
        item.since as "doubted_since: jiff_sqlx::Timestamp"

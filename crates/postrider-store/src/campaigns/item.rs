@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use postrider_model::{
     Channel, IdempotencyKey,
     campaigns::{JobOutcome, JobStatus},
-    ids::{JobId, LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
+    ids::{AssetId, JobId, LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
 };
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -42,8 +42,14 @@ pub struct Whole {
     pub moved_to: Option<AccountName>,
     /// The lead. A post to the public has none.
     pub lead: Option<Lead>,
-    /// The content of the asset that its run sends.
+    /// The version of the asset that its run sends. It never changes.
+    pub asset: AssetName,
+    /// Its content.
     pub content: serde_json::Value,
+    /// The variables that the template used for this recipient; `None` if no message was rendered, or the person was erased.
+    pub payload: Option<serde_json::Value>,
+    /// The beginning of the provider's last response.
+    pub result: Option<serde_json::Value>,
     /// The fingerprint of the message that was reserved.
     pub message_hash: Option<Vec<u8>>,
     /// Its doubt, if it is in doubt.
@@ -63,6 +69,17 @@ pub struct AccountName {
     pub name: String,
     /// The vendor.
     pub provider: String,
+}
+
+/// A version of an asset, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssetName {
+    /// Its id.
+    pub id: AssetId,
+    /// Its name.
+    pub name: String,
+    /// Its version, from 1.
+    pub version: i32,
 }
 
 /// The send job of an item.
@@ -180,7 +197,10 @@ pub async fn read(
         },
         account: named(row.provider_account_id, row.account_name, row.account_provider),
         moved_to: row.moved_to_account_id.and_then(|id| named(id, row.other_name, row.other_provider)),
+        asset: AssetName { id: run.asset_id, name: row.asset_name, version: row.asset_version },
         content: row.content,
+        payload: row.payload,
+        result: row.result,
         message_hash: row.message_hash,
         item: Item {
             id: OutboxId(row.id),

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use postrider_model::{
-    Channel, IdempotencyKey, Outcome,
+    Channel, IdempotencyKey, Outcome, ResponseExcerpt,
     campaigns::ItemStatus,
     ids::{JobId, OutboxId, TenantId},
 };
@@ -107,6 +107,8 @@ pub enum Plan {
     Call {
         /// See [`postrider_model::Message::hash`].
         message_hash: [u8; 32],
+        /// The variables that the template used, as a JSON object.
+        payload: String,
     },
     /// The item fails before any call.
     Fail {
@@ -340,14 +342,19 @@ async fn finalize(
             }
         })
         .collect();
+    let results: Vec<Option<&str>> = settlements
+        .iter()
+        .map(|settlement| settlement.response.as_ref().map(ResponseExcerpt::as_json))
+        .collect();
     sqlx::query_scalar!(
-        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5, $6)",
+        "select count(*) from execution.finalize_outbox_items($1, $2, $3, $4, $5, $6, $7)",
         &tenants,
         worker,
         &ids,
         &statuses as _,
         &message_ids as _,
         &errors as _,
+        &results as _,
     )
     .fetch_one(unprepared(connection))
     .await
@@ -385,7 +392,7 @@ async fn begin(
     let recipients: Vec<Option<&str>> = items().map(|item| item.recipient.as_deref()).collect();
     let hashes: Vec<Option<&[u8]>> = items()
         .map(|item| match &item.plan {
-            Plan::Call { message_hash } => Some(message_hash.as_slice()),
+            Plan::Call { message_hash, .. } => Some(message_hash.as_slice()),
             Plan::Fail { .. } | Plan::Skip { .. } => None,
         })
         .collect();
@@ -396,6 +403,12 @@ async fn begin(
             Plan::Skip { reason } => (Some("skipped"), Some(storable(reason))),
         })
         .unzip();
+    let payloads: Vec<Option<&str>> = items()
+        .map(|item| match &item.plan {
+            Plan::Call { payload, .. } => Some(payload.as_str()),
+            Plan::Fail { .. } | Plan::Skip { .. } => None,
+        })
+        .collect();
     sqlx::query_as!(
         Begun,
         r#"
@@ -403,7 +416,7 @@ async fn begin(
                item_ids as "item_ids!: Vec<Option<Uuid>>",
                idempotency_keys as "keys!: Vec<Option<String>>",
                verdicts as "verdicts!: Vec<Option<String>>"
-          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+          from execution.begin_windows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
         "#,
         &tenants,
         worker,
@@ -416,6 +429,7 @@ async fn begin(
         &hashes as _,
         &verdicts as _,
         &reasons as _,
+        &payloads as _,
     )
     .fetch_one(unprepared(connection))
     .await
@@ -471,7 +485,7 @@ mod tests {
             item_id: Uuid::now_v7(),
             outbox_id: OutboxId::new(),
             recipient: None,
-            plan: Plan::Call { message_hash: [0; 32] },
+            plan: Plan::Call { message_hash: [0; 32], payload: "{}".to_owned() },
         };
         Window::new(job, 0, (0..items).map(item).collect())
     }

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use postrider_model::{
-    Channel, IdempotencyKey, Outcome,
+    Channel, IdempotencyKey, Outcome, ResponseExcerpt,
     ids::{OutboxId, TenantId},
 };
 
@@ -106,7 +106,7 @@ impl Reservation {
     /// Settles the item with the provider's outcome. [`Outcome::Unknown`] leaves the row `queued`, in doubt.
     pub fn settle(self, outcome: Outcome) -> Settlement {
         let Self { outbox_id, tenant_id, channel, .. } = self;
-        Settlement { outbox_id, tenant_id, channel, outcome }
+        Settlement { outbox_id, tenant_id, channel, outcome, response: None }
     }
 }
 
@@ -118,9 +118,15 @@ pub struct Settlement {
     pub(crate) tenant_id: TenantId,
     pub(crate) channel: Channel,
     pub(crate) outcome: Outcome,
+    pub(crate) response: Option<ResponseExcerpt>,
 }
 
 impl Settlement {
+    /// The same with the provider's response, which the row keeps.
+    pub fn with_response(self, response: Option<ResponseExcerpt>) -> Self {
+        Self { response, ..self }
+    }
+
     /// Id of the row that it ends.
     #[must_use]
     pub fn outbox_id(&self) -> OutboxId {

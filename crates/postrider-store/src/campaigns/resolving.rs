@@ -141,6 +141,8 @@ pub struct ClaimedDoubt {
     pub provider: String,
     /// The fingerprint from its reservation.
     pub message_hash: Option<Vec<u8>>,
+    /// The variables that the template used; `None` if the item has none from its reservation.
+    pub payload: Option<serde_json::Value>,
     /// The content of the asset.
     pub content: serde_json::Value,
     /// The settings of the account, and its secret; `None` when the account was removed. The error is that the secret does not open under
@@ -237,6 +239,7 @@ async fn claim_of_tenant(
                idempotency_key as "idempotency_key!",
                recipient,
                message_hash,
+               payload,
                reserved_at as "reserved_at!: jiff_sqlx::Timestamp",
                doubted_since as "doubted_since!: jiff_sqlx::Timestamp",
                quiet_until as "quiet_until!: jiff_sqlx::Timestamp",
@@ -293,6 +296,7 @@ async fn claim_of_tenant(
                 account_id,
                 provider: row.provider,
                 message_hash: row.message_hash,
+                payload: row.payload,
                 content: row.content,
                 account,
                 limits: row.limits.unwrap_or_default(),

@@ -184,6 +184,12 @@ pub struct TracedItem {
     pub reserved_by: Option<String>,
     /// Attempt of its send job that reserved it.
     pub attempt: Option<i32>,
+    /// The variables that the template used for this recipient.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<serde_json::Value>,
+    /// The beginning of the provider's last response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<serde_json::Value>,
     /// When it was reserved.
     pub created_at: Timestamp,
     /// When it ended.
@@ -381,6 +387,8 @@ async fn hand_out_items(
             error: row.error,
             reserved_by: row.reserved_by,
             attempt: row.attempt,
+            payload: row.payload,
+            result: row.result,
             created_at: row.created_at.to_jiff(),
             finalized_at: row.finalized_at.map(jiff_sqlx::Timestamp::to_jiff),
             doubted_since: row.doubted_since.map(jiff_sqlx::Timestamp::to_jiff),

@@ -75,7 +75,7 @@ enum Traced {
 
 fn show(trace: &Trace) -> anyhow::Result<()> {
     for run in &trace.runs {
-        // A key is long, and needed only to find one item at the provider.
+        // Keys, variables and responses are long, and needed only for one item.
         show_run(run, matches!(trace.subject, Subject::Item(_)))?;
     }
     if trace.runs.is_empty() {
@@ -91,7 +91,7 @@ fn show(trace: &Trace) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show_run(traced: &TracedRun, shows_keys: bool) -> anyhow::Result<()> {
+fn show_run(traced: &TracedRun, shows_evidence: bool) -> anyhow::Result<()> {
     let run = &traced.run;
     output::line(format_args!(
         "{}  {}, phase {}, {} via {}",
@@ -113,8 +113,13 @@ fn show_run(traced: &TracedRun, shows_keys: bool) -> anyhow::Result<()> {
             let is_last = n + 1 == job.items.len() && job.items_left_out == 0;
             let branch = if is_last { "└─ " } else { "├─ " };
             output::line(format_args!("{below}{branch}{}  {}", item.id, about_item(item)))?;
-            if shows_keys {
+            if shows_evidence {
                 output::line(format_args!("{below}   key {}", item.idempotency_key))?;
+                for (name, value) in [("variables", &item.payload), ("response", &item.result)] {
+                    if let Some(value) = value {
+                        output::line(format_args!("{below}   {name} {value}"))?;
+                    }
+                }
             }
         }
         if job.items_left_out > 0 {

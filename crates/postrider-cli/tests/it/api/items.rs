@@ -108,6 +108,7 @@ async fn an_item_says_whether_its_message_is_still_the_one_that_was_reserved() -
     };
     let hash: String = message.hash().iter().map(|byte| format!("{byte:02x}")).collect();
     set(&format!("'\\x{hash}'")).await?;
+    // This item has no payload, as after an adoption: its message is rendered for the lead as it is now.
     assert_eq!(matches()?, json!(true));
     execute(&stage.admin, "update execution.leads set attributes = '{\"number\": \"1\"}'").await?;
     assert_eq!(matches()?, json!(false));

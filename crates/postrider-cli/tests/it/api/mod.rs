@@ -29,6 +29,7 @@ mod plans;
 mod resolving;
 mod runs;
 mod schemathesis;
+mod sent;
 pub mod session;
 mod throttle;
 

@@ -30,6 +30,8 @@ use postrider_model::{Channel, Message};
 use postrider_store::campaigns::send_jobs::Lead;
 use serde::Deserialize;
 
+use self::variables::Variables;
+
 /// Maximum number of steps of one part. An endless loop runs out of them.
 const STEPS_MAX: u64 = 100_000;
 /// Maximum bytes of a subject.
@@ -106,6 +108,15 @@ struct VoiceContent {
 #[serde(deny_unknown_fields)]
 struct SocialContent {
     text: String,
+}
+
+/// A message, and the variables that its template used.
+#[derive(Debug)]
+pub struct Rendered {
+    /// The message.
+    pub message: Message,
+    /// The variables, as a JSON object. With the version of the asset and the address they make the message again.
+    pub payload: String,
 }
 
 /// A compiled asset.
@@ -203,7 +214,31 @@ impl Template {
 
     /// Renders the message to one lead, or a post without a lead. `address` is the recipient.
     pub fn render(&self, lead: Option<&Arc<Lead>>, address: Option<&str>) -> Result<Message, RenderError> {
-        let context = variables::of(lead)?;
+        self.fill_in(&Variables::of(lead)?, address)
+    }
+
+    /// Same as [`render`](Self::render), with the variables that the template used.
+    pub fn render_with_payload(
+        &self,
+        lead: Option<&Arc<Lead>>,
+        address: Option<&str>,
+    ) -> Result<Rendered, RenderError> {
+        let variables = Variables::of(lead)?;
+        let message = self.fill_in(&variables, address)?;
+        Ok(Rendered { message, payload: variables.used() })
+    }
+
+    /// Renders the message again, from the variables that it used.
+    pub fn render_again(
+        &self,
+        payload: &serde_json::Value,
+        address: Option<&str>,
+    ) -> Result<Message, RenderError> {
+        self.fill_in(&Variables::of_payload(payload), address)
+    }
+
+    fn fill_in(&self, variables: &Arc<Variables>, address: Option<&str>) -> Result<Message, RenderError> {
+        let context = Value::from_dyn_object(Arc::clone(variables));
         let to = || address.unwrap_or_default().to_owned();
         Ok(match self.channel {
             Channel::Email => Message::Email {
@@ -304,15 +339,21 @@ pub fn address_of(channel: Channel, lead: &Lead) -> Option<&str> {
     }
 }
 
-/// The message as it is rendered now. `None` if the asset or the lead does not allow it.
-pub(super) fn message_now(
+/// The message of an item, rendered again. `None` if that is not possible. An item without a payload was not reserved here (an adoption
+/// added it), so its message is rendered for the lead as it is now.
+pub(super) fn message_of_item(
     channel: Channel,
     content: &serde_json::Value,
+    payload: Option<&serde_json::Value>,
+    recipient: Option<&str>,
     lead: Option<&Arc<Lead>>,
 ) -> Option<Message> {
-    let address = lead.and_then(|lead| address_of(channel, lead));
     let template = Template::compile(channel, content).ok()?;
-    catch_unwind(AssertUnwindSafe(|| template.render(lead, address))).ok()?.ok()
+    let render = || match payload {
+        Some(payload) => template.render_again(payload, recipient),
+        None => template.render(lead, lead.and_then(|lead| address_of(channel, lead))),
+    };
+    catch_unwind(AssertUnwindSafe(render)).ok()?.ok()
 }
 
 /// The message of the template engine, without its file name.

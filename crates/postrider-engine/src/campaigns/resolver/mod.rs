@@ -34,7 +34,7 @@ pub use self::{
     decide::Pause,
     settled_by::{SettledBy, settled_at, settled_by, settled_by_class, settled_in},
 };
-use super::render::message_now;
+use super::render::message_of_item;
 use crate::common::{attempts::Attempts, health::Health};
 
 /// Settings of the resolver.
@@ -406,13 +406,15 @@ fn repeat_from(claimed: &ClaimedDoubt) -> jiff::Timestamp {
     claimed.repeated_at.map_or(doubt.quiet_until(), |last| doubt.quiet_until().max(last + quiet))
 }
 
-/// The message as it was reserved; `None` if the lead or the template has changed since, because no other message may be sent under
-/// the same key. An item that an adoption put in doubt has no reserved message here, so the message is rendered as of now: a provider
+/// The message as it was reserved, from the variables that were kept with the reservation; `None` if it would be another one, because no
+/// other message may be sent under the same key. An item that an adoption put in doubt has no reserved message here, so the message is rendered as of now: a provider
 /// that deduplicates by the key treats it as the same (docs/decisions/0019-a-copy-waits-for-adopt.md).
 fn same_message(claimed: &ClaimedDoubt) -> Option<Message> {
     let is_same = |message: &Message| match claimed.message_hash.as_deref() {
         Some(hash) => message.hash().as_slice() == hash,
         None => true,
     };
-    message_now(claimed.doubt.channel(), &claimed.content, claimed.lead.as_ref()).filter(is_same)
+    let payload = claimed.payload.as_ref();
+    let (channel, recipient) = (claimed.doubt.channel(), claimed.doubt.recipient());
+    message_of_item(channel, &claimed.content, payload, recipient, claimed.lead.as_ref()).filter(is_same)
 }

@@ -441,6 +441,7 @@ fn judge_envelope(
     match received {
         // 530 asks for a login or encryption, so it concerns the account.
         Ok(reply) if reply.class() == 5 && reply.code != 530 => {
+            noted(&reply);
             Err(Outcome::Rejected { reason: format!("{host}: {}", reply.text()) })
         }
         received => judge_session(host, received, wanted),
@@ -451,7 +452,7 @@ fn judge_envelope(
 fn judge_answer(host: &Host, id: &str, received: &Result<Reply, ConnectionError>) -> Outcome {
     let reason = |what: String| format!("{host}: {what}");
     match received {
-        Ok(reply) => match reply.class() {
+        Ok(reply) => match noted(reply).class() {
             2 => Outcome::Delivered { message_id: format!("{id} {}", reply.text()) },
             4 => not_sent(reason(reply.text())),
             5 => Outcome::Rejected { reason: reason(reply.text()) },
@@ -463,6 +464,12 @@ fn judge_answer(host: &Host, id: &str, received: &Result<Reply, ConnectionError>
             reason: reason(format!("{}; the mail may have been accepted", text::causes(error))),
         },
     }
+}
+
+/// Notes a reply about the mail for the item.
+fn noted(reply: &Reply) -> &Reply {
+    crate::response::note(reply.code, &text::excerpt(&reply.lines.join(" ")));
+    reply
 }
 
 /// The extensions that a server announces.

@@ -52,7 +52,7 @@ async fn reservations(stage: &Stage, count: usize) -> anyhow::Result<Vec<Reserva
         item_id: *item,
         outbox_id: OutboxId(Uuid::now_v7()),
         recipient: None,
-        plan: Plan::Call { message_hash: [7; 32] },
+        plan: Plan::Call { message_hash: [7; 32], payload: "{}".to_owned() },
     };
     let window = Window::new(hold, 0, job.item_ids.iter().map(plan).collect());
     let pool = stage.world.pool("postrider_worker").await?;

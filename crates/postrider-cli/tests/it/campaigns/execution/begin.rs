@@ -319,7 +319,7 @@ async fn windows_are_answered_in_the_order_in_which_they_were_asked_for() -> any
             item_id: *item,
             outbox_id: OutboxId::new(),
             recipient: None,
-            plan: Plan::Call { message_hash: [7; 32] },
+            plan: Plan::Call { message_hash: [7; 32], payload: "{}".to_owned() },
         };
         Window::new(hold, 0, job.item_ids.iter().map(plan).collect())
     };

@@ -237,16 +237,38 @@ async fn a_call_not_done_is_repeated_where_harmless_and_failed_where_known() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_sends_what_was_reserved_after_the_lead_was_imported_with_other_values() -> anyhow::Result<()>
+{
+    let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
+    let run = scene.deploy("resend", "email").await?;
+    scene.doubt(&[run]).await?;
+    scene.end_faults()?;
+    let changed = "update execution.leads
+                      set email = 'new-' || email,
+                          attributes = attributes || '{\"name\": \"Somebody else\"}'";
+    execute(&scene.stage.admin, changed).await?;
+    let _server = scene.serve("campaigns,resolver")?;
+    assert_eq!(scene.stage.ended(run).await?, "completed");
+    assert_eq!(scene.acted_in(run).await?, [1; LEADS]);
+    let receipts = scene.sim.receipts()?;
+    let acted = || receipts.iter().filter(|receipt| receipt["acted"] == true);
+    let mut to: Vec<_> = acted().map(|receipt| receipt["to"].as_str().unwrap_or_default()).collect();
+    to.sort_unstable();
+    assert_eq!(to, ["all0@example.com", "all1@example.com", "all2@example.com"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_would_be_another_one_is_not_sent_again() -> anyhow::Result<()> {
     let scene = Scene::new(&["--rule", r#"{"fault": "reset_before"}"#]).await?;
     let run = scene.deploy("resend", "email").await?;
     scene.doubt(&[run]).await?;
     scene.end_faults()?;
-    execute(
-        &scene.stage.admin,
-        "update execution.leads set attributes = attributes || '{\"name\": \"Somebody else\"}'",
-    )
-    .await?;
+    // No statement can do this; a bug could.
+    let damage = "set session_replication_role = replica;
+                  update execution.channel_outbox set payload = payload || '{\"name\": \"Somebody else\"}';
+                  reset session_replication_role";
+    execute(&scene.stage.admin, damage).await?;
     let _resolver = scene.serve("resolver")?;
     eventually("they are left to a person", || async {
         Ok(number(&scene.stage.admin, "select count(*) from execution.doubts where is_for_person").await?
