@@ -30,7 +30,7 @@ use crate::{
         in_doubt::{self, many},
         items,
         leads::{self, people},
-        phases,
+        messages as single_messages, phases,
         runs::{self, export},
         stream,
     },
@@ -111,6 +111,8 @@ fn short() -> OpenApiRouter<App> {
         .routes(routes!(runs::failures))
         .routes(routes!(export::export))
         .routes(routes!(items::get))
+        .routes(routes!(single_messages::list, single_messages::create))
+        .routes(routes!(single_messages::get))
         .routes(routes!(runs::launch))
         .routes(routes!(runs::trace))
         .routes(routes!(in_doubt::list))

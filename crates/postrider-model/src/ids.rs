@@ -115,6 +115,11 @@ id!(
     "campaign"
 );
 id!(
+    /// A message outside a campaign.
+    SingleMessageId,
+    "single_message"
+);
+id!(
     /// A step of a campaign.
     PhaseId,
     "phase"

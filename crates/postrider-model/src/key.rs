@@ -5,6 +5,7 @@
 //! | e-mail | run, lead, asset, scheduled time |
 //! | voice | run, lead, script version, scheduled time |
 //! | social | run, post, the word `social`, scheduled time |
+//! | single message | the word `message`, the message |
 //! | chat | the word `reply`, the reply |
 //! | notification of an alert | the word `notification`, the notification |
 //!
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::ids::{AssetId, OutboxId, RunId};
+use crate::ids::{AssetId, OutboxId, RunId, SingleMessageId};
 
 /// The key of one item: SHA-256 in hex.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -46,6 +47,12 @@ impl IdempotencyKey {
         };
         let time = scheduled_for.map_or_else(|| "-".to_owned(), |time| format!("{time:.6}"));
         Self(hex::encode(Sha256::digest(format!("{}|{item}|{part}|{time}", run.0))))
+    }
+
+    /// The key of a single message, the same in whatever run it is.
+    #[must_use]
+    pub fn of_message(message: SingleMessageId) -> Self {
+        Self(hex::encode(Sha256::digest(format!("message|{}", message.0))))
     }
 
     /// The key of a reply, the same for every attempt.

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// SQLSTATE of a function whose caller does not hold the claim of the event or send job that it names.
 pub const CLAIM_NOT_HELD: &str = "PR001";
 
+/// SQLSTATE of a single message whose key was used for another one.
+const KEY_OF_ANOTHER_MESSAGE: &str = "PR005";
+
 /// SQLSTATEs of a reservation on a restored copy, and of one under a timeline or an epoch that its process has not compared.
 pub const SENDING_REFUSED: [&str; 2] = ["PR002", "PR003"];
 
@@ -124,6 +127,7 @@ impl StoreError {
                 .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
                 .and_then(|error| error.hint().map(str::to_owned));
             match error.code().unwrap_or(Cow::Borrowed("")).as_ref() {
+                KEY_OF_ANOTHER_MESSAGE => Self::Conflict { message },
                 CLAIM_NOT_HELD => Self::ClaimNotHeld { message },
                 code if SENDING_REFUSED.contains(&code) => Self::SendingRefused { message },
                 // Bad text, number out of range, invalid parameter, limit, check, unique, foreign key, no such row, not null, JSON text.

@@ -10,6 +10,7 @@ import { Age, Ago } from "../ui/Time";
 import { useList } from "../ui/useList";
 import { number, words } from "../words";
 import { RunChip } from "./chips";
+import { nameOf } from "./names";
 
 const { columns: names } = words.runs;
 
@@ -19,7 +20,7 @@ const COLUMNS: readonly Column<Run>[] = [
     name: names.phase,
     render: (run) => (
       <Link to="/runs/$id" params={{ id: run.id }}>
-        <Text>{`${run.campaign} / ${run.phase}`}</Text>
+        <Text>{nameOf(run)}</Text>
       </Link>
     ),
   },

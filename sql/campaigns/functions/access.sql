@@ -1,7 +1,7 @@
 -- Row-level security and the table rights of the campaigns area. Only definer functions change these tables; the roles
 -- read them. Apply this file after the tables and after tenancy's functions.
 
-grant usage on schema execution to postrider_app, postrider_worker, postrider_read;
+grant usage on schema execution to postrider_app, postrider_worker, postrider_read, postrider_publish;
 
 -- A table that is protected already keeps its policies. lead_intake has no tenant (see its comment).
 select tenancy.protect(tenant_table.name)
@@ -16,6 +16,7 @@ select tenancy.protect(tenant_table.name)
            'execution.campaigns',
            'execution.campaign_phases',
            'execution.campaign_runs',
+           'execution.messages',
            'execution.run_archives',
            'execution.job_queue',
            'execution.claim_order',
@@ -41,6 +42,7 @@ grant select on
     execution.campaigns,
     execution.campaign_phases,
     execution.campaign_runs,
+    execution.messages,
     execution.run_archives,
     execution.job_queue,
     execution.channel_outbox,

@@ -273,6 +273,9 @@ begin
        and id = p_run_id;
     perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
+    if v_run.phase_id is null then
+        return; -- a run of single messages
+    end if;
     perform
        from execution.campaigns
       where tenant_id = p_tenant_id

@@ -16,11 +16,14 @@ returns text
 language sql
 stable
 parallel safe
-return encode(sha256(convert_to(p_run_id::text || '|' || p_item_id::text || '|' || p_key_part || '|'
-                                || execution.key_time(p_scheduled_for), 'UTF8')), 'hex');
+return encode(sha256(convert_to(
+    case p_key_part
+        when 'message' then 'message|' || p_item_id::text
+        else p_run_id::text || '|' || p_item_id::text || '|' || p_key_part || '|' || execution.key_time(p_scheduled_for)
+    end, 'UTF8')), 'hex');
 comment on function execution.outbox_key(uuid, uuid, text, timestamptz) is
-    'Computes the idempotency key of an item. postrider_model::key computes the same key, and a test compares the '
-    'two.';
+    'Computes the idempotency key of an item. That of a single message follows from its id, whatever run it is in. postrider_model::key '
+    'computes the same keys, and a test compares them.';
 revoke all on function execution.outbox_key(uuid, uuid, text, timestamptz) from public;
 grant execute on function
     execution.outbox_key(uuid, uuid, text, timestamptz)

@@ -264,6 +264,7 @@ declare
     v_items uuid[];
     v_keys text[];
     v_messages uuid[];
+    v_single uuid[];
     -- The names under which chat providers know the person.
     v_senders text[];
 begin
@@ -295,6 +296,20 @@ begin
         raise exception 'begin_erasure must be committed before erase_lead' using errcode = 'invalid_parameter_value';
     end if;
 
+    v_single := array(
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and message.workspace_id = v_lead.workspace_id
+           and lower(message.recipient) = lower(v_lead.email)
+           and message.recipient is not null
+         union
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and message.workspace_id = v_lead.workspace_id
+           and lower(message.recipient) = v_lead.phone
+           and message.recipient is not null);
     -- Lock one job at a time and release it at once, as await_reservations does.
     perform set_config('lock_timeout', '10s', true);
     for v_job_id in
@@ -302,7 +317,7 @@ begin
           from execution.job_queue as job
          where job.tenant_id = p_tenant_id
            and job.status = 'locked'
-           and p_lead_id = any (job.item_ids)
+           and job.item_ids && (v_single || p_lead_id)
     loop
         begin
             perform
@@ -316,20 +331,25 @@ begin
         end;
     end loop;
 
-    -- The key of an item is a function of its run and lead, so the unique index finds the items of a person.
+    -- The key of an item is a function of its run and lead, or of its single message, so the unique index finds the items of a person.
     select coalesce(array_agg(item.id), '{}'), coalesce(array_agg(item.idempotency_key), '{}'),
            count(*) filter (where item.status = 'queued')
       into v_items, v_keys, open_items
-      from execution.campaign_runs as run
+      from (select execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for) as key
+              from execution.campaign_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.workspace_id = v_lead.workspace_id
+               and run.phase_id is not null
+             union all
+            select execution.outbox_key(null, single.id, 'message', null)
+              from unnest(v_single) as single (id)) as wanted
            cross join lateral (
                select item.id, item.idempotency_key, item.status
                  from execution.channel_outbox as item
-                where item.idempotency_key = execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for)
+                where item.idempotency_key = wanted.key
                   and item.tenant_id = p_tenant_id
-                  and item.workspace_id = run.workspace_id
-               offset 0) as item
-     where run.tenant_id = p_tenant_id
-       and run.workspace_id = v_lead.workspace_id;
+                  and item.workspace_id = v_lead.workspace_id
+               offset 0) as item;
     v_senders := array_remove(array[v_lead.email, lower(v_lead.email), v_lead.phone, ltrim(v_lead.phone, '+')], null);
     select coalesce(array_agg(message.id), '{}'),
            count(*) filter (where message.status = 'accepted' or message.leased_until is not null
@@ -359,6 +379,17 @@ begin
            result = null
      where item.tenant_id = p_tenant_id
        and item.id = any (v_items);
+    -- A message that waits is not sent any more.
+    update execution.messages as message
+       set key = null,
+           request_hash = null,
+           recipient = null,
+           content = null,
+           variables = '{}',
+           ended_as = case when message.run_id is null then coalesce(message.ended_as, 'skipped') else message.ended_as end,
+           ended_at = case when message.run_id is null then coalesce(message.ended_at, v_now) else message.ended_at end
+     where message.tenant_id = p_tenant_id
+       and message.id = any (v_single);
     delete from execution.provider_callbacks as callback
      where callback.tenant_id = p_tenant_id
        and callback.idempotency_key = any (v_keys);

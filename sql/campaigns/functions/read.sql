@@ -104,7 +104,7 @@ declare
     v_job record;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    select job.item_ids, run.channel
+    select job.item_ids, job.workspace_id, run.channel, run.key_part
       into v_job
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
@@ -116,7 +116,23 @@ begin
     if not found then
         return;
     end if;
-    if v_job.channel = 'email' then
+    if v_job.key_part = 'message' then
+        -- A message to a person is like a lead with the address and the variables of the message.
+        select array_agg(message.id), array_agg(null::text),
+               array_agg(case v_job.channel when 'email' then message.recipient end),
+               array_agg(case v_job.channel when 'voice' then message.recipient end),
+               array_agg(null::text), array_agg(message.variables), array_agg(unsendable.reason)
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from unnest(v_job.item_ids) as item (id)
+               cross join lateral (
+                   select found.id, found.recipient, found.variables
+                     from execution.messages as found
+                    where found.tenant_id = p_tenant_id
+                      and found.id = item.id
+                   offset 0) as message
+               left join execution.unsendable_messages(p_tenant_id, v_job.workspace_id, v_job.channel, v_job.item_ids) as unsendable
+                      on unsendable.message_id = message.id;
+    elsif v_job.channel = 'email' then
         select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
                array_agg(lead.timezone), array_agg(lead.attributes),
                array_agg(coalesce(lead.suppression_reason,
@@ -160,8 +176,8 @@ begin
 end
 $$;
 comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
-    'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null '
-    'if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With '
+    'Returns the leads among the items of a send job that the worker holds, or its single messages in the form of leads, as arrays in no '
+    'particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With '
     'p_with_begun, begun has the items that have an outbox row already.';
 revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;
 grant execute on function execution.read_audience(uuid, text, uuid, integer, boolean) to postrider_worker;

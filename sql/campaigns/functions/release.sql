@@ -17,9 +17,9 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
-    -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
+    -- With the share lock, a concurrent resume waits and then finds the send job in its new place. A run of single messages has no phase.
     select phase.status
-      into strict v_phase_status
+      into v_phase_status
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.campaign_phases as phase

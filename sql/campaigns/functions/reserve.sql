@@ -45,6 +45,7 @@ declare
     v_job record;
     v_now constant timestamptz := now();
     v_suppressed uuid[];
+    v_is_of_messages boolean;
     v_erased uuid[];
     v_end integer;
     v_place integer;
@@ -109,26 +110,40 @@ begin
             item_ids := item_ids || array_fill(null::uuid, array[v_end - cardinality(item_ids)]);
             v_places := v_places || array_fill(null::integer, array[v_end - cardinality(v_places)]);
         end if;
-        v_suppressed := array(
-            select lead.id
-              from execution.leads as lead
-             where lead.tenant_id = v_job.tenant_id
-               and lead.id = any (v_job.items)
-               and lead.suppressed_at is not null);
+        v_is_of_messages := v_job.key_part = 'message';
+        if v_is_of_messages then
+            v_suppressed := array(
+                select unsendable.message_id
+                  from execution.unsendable_messages(v_job.tenant_id, v_job.workspace_id, v_job.channel, v_job.items) as unsendable);
+        else
+            v_suppressed := array(
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_job.items)
+                   and lead.suppressed_at is not null);
+        end if;
         for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
             if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
                 verdicts[v_end + i] := 'skipped';
-                v_reasons[v_end + i] := 'the lead is suppressed';
+                v_reasons[v_end + i] := case when v_is_of_messages then 'the recipient is suppressed' else 'the lead is suppressed' end;
             end if;
         end loop;
         -- The worker may have read the lead before its erasure, so its address and the reason are not stored.
         if cardinality(v_suppressed) > 0 then
-            v_erased := array(
-                select lead.id
-                  from execution.leads as lead
-                 where lead.tenant_id = v_job.tenant_id
-                   and lead.id = any (v_suppressed)
-                   and lead.erasing_since is not null);
+            if v_is_of_messages then
+                v_erased := array(
+                    select unsendable.message_id
+                      from execution.unsendable_messages(v_job.tenant_id, v_job.workspace_id, v_job.channel, v_suppressed) as unsendable
+                     where unsendable.is_erased);
+            else
+                v_erased := array(
+                    select lead.id
+                      from execution.leads as lead
+                     where lead.tenant_id = v_job.tenant_id
+                       and lead.id = any (v_suppressed)
+                       and lead.erasing_since is not null);
+            end if;
             for i in 1..v_job.count * least(cardinality(v_erased), 1) loop
                 if v_job.items[i] = any (v_erased) then
                     verdicts[v_end + i] := 'skipped';
@@ -142,8 +157,13 @@ begin
         v_run_ids[v_job.n] := v_job.run_id;
         v_channels[v_job.n] := v_job.channel;
         v_providers[v_job.n] := v_job.provider;
-        v_prefixes[v_job.n] := v_job.run_id::text || '|';
-        v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        if v_is_of_messages then
+            v_prefixes[v_job.n] := 'message|';
+            v_suffixes[v_job.n] := '';
+        else
+            v_prefixes[v_job.n] := v_job.run_id::text || '|';
+            v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        end if;
         item_ids := item_ids || v_job.items;
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;

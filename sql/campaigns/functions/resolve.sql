@@ -92,8 +92,9 @@ begin
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
-               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.payload, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
+               held.provider, item.idempotency_key, item.recipient_id, coalesce(item.recipient, message.recipient), item.message_hash,
+               coalesce(item.payload, message.variables), item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, coalesce(asset.content, message.content), account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
@@ -115,7 +116,9 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or exists (select
+                            from execution.unsendable_messages(p_tenant_id, item.workspace_id, item.channel, array[message.id])),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -128,7 +131,13 @@ begin
           from held
                join execution.channel_outbox as item on item.tenant_id = p_tenant_id and item.id = held.outbox_id
                join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-               join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
+               left join execution.messages as message
+                      on run.key_part = 'message'
+                     and message.tenant_id = p_tenant_id
+                     and message.id = item.recipient_id
+               left join execution.assets as asset
+                      on asset.tenant_id = p_tenant_id
+                     and asset.id = coalesce(run.asset_id, message.asset_id)
                left join tenancy.provider_accounts as account
                       on account.tenant_id = p_tenant_id
                      and account.id = held.account_id

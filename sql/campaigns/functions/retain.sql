@@ -153,6 +153,19 @@ begin
                and item.run_id = p_run_id
              limit p_limit
                for update skip locked) as old;
+    -- A single message keeps its key and its end, and nothing that it says.
+    update execution.messages as message
+       set ended_as = item.status,
+           ended_at = item.finalized_at,
+           recipient = null,
+           content = null,
+           variables = '{}'
+      from execution.channel_outbox as item
+     where item.tenant_id = p_tenant_id
+       and item.id = any (v_ids)
+       and message.tenant_id = p_tenant_id
+       and message.id = item.recipient_id
+       and message.run_id = p_run_id;
     delete from execution.provider_callbacks as callback
      using tenancy.provider_accounts as account
      where account.tenant_id = p_tenant_id

@@ -69,7 +69,7 @@ create table execution.doubts (
     is_for_person  boolean     not null default false,
     note           text,
     -- Copies for the overview, which counts doubts and does not read their items.
-    campaign_id    uuid        not null,
+    campaign_id    uuid,
     in_doubt_since timestamptz not null,
     primary key (tenant_id, outbox_id)
 ) with (fillfactor = 70);

@@ -4,16 +4,19 @@ create table execution.campaign_runs (
     id                  uuid        not null,
     tenant_id           uuid        not null,
     workspace_id        uuid        not null,
-    campaign_id         uuid        not null,
-    phase_id            uuid        not null,
+    -- Null for a run of single messages.
+    campaign_id         uuid,
+    phase_id            uuid,
     channel             text        not null,
     status              text        not null default 'queued',
-    asset_id            uuid        not null,
+    -- Null for a run of single messages, each of which has its own.
+    asset_id            uuid,
     provider_account_id uuid        not null,
     provider            text        not null,
     scheduled_for       timestamptz,
     quiet_time          interval    not null,
-    -- Third part of every item's idempotency key: the asset id, the version of the script, or the word social.
+    -- Third part of every item's idempotency key: the asset id, the version of the script, or the word social. The word message: keys
+    -- follow from the ids of single messages alone.
     key_part            text        not null,
     intended            integer     not null,
     -- Number of leads of the list that were left out because an earlier lead has the same address.
@@ -35,17 +38,24 @@ create table execution.campaign_runs (
     constraint campaign_runs_channel_check check (channel in ('email', 'voice', 'social')),
     constraint campaign_runs_status_check
         check (status in ('queued', 'running', 'completed', 'partial', 'failed')),
-    constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun')),
+    constraint campaign_runs_cause_check check (cause in ('start', 'retry', 'rerun', 'message')),
+    constraint campaign_runs_are_of_a_phase_or_of_messages
+        check (case cause
+                   when 'message' then campaign_id is null and phase_id is null and asset_id is null and key_part = 'message'
+                   else campaign_id is not null and phase_id is not null and asset_id is not null and key_part <> 'message'
+               end),
     constraint campaign_runs_intend_something check (intended > 0)
 );
 alter table execution.campaign_runs alter column tenant_id set statistics 0; -- as for leads
 comment on table execution.campaign_runs is
-    'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; '
+    'One execution of a phase, with the settings of the phase at the time of its deployment, or of single messages. Runs are never deleted; '
     'run_archives has those whose jobs and items were.';
 
 create index campaign_runs_by_campaign on execution.campaign_runs (tenant_id, campaign_id, created_at);
 create index campaign_runs_by_phase on execution.campaign_runs (tenant_id, phase_id, created_at);
 create index campaign_runs_by_correlation on execution.campaign_runs (tenant_id, correlation_id);
+-- For the items of a lead: the runs of phases, newest first. Single messages make many runs.
+create index campaign_runs_of_phases_by_age on execution.campaign_runs (tenant_id, created_at, id) where phase_id is not null;
 -- For the list of runs, newest first, page by page.
 create index campaign_runs_by_age on execution.campaign_runs (tenant_id, created_at, id);
 -- The newest index: among indexes of equal cost, as on an empty table, the planner takes the newest, and the lookup of a run by

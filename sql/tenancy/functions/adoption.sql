@@ -111,6 +111,10 @@ declare
     v_more bigint;
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    -- The original may have sent single messages that wait here. In runs, they become in doubt below.
+    loop
+        exit when execution.group_messages(p_tenant_id, p_actor) = 0;
+    end loop;
     -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
     -- no attempt.
     update execution.job_queue as job
@@ -120,7 +124,7 @@ begin
            locked_at = null,
            run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
       from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+           left join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
      where job.tenant_id = p_tenant_id
        and job.status = 'locked'
        and run.tenant_id = p_tenant_id
@@ -151,13 +155,14 @@ begin
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
                 reserved_by, attempt, created_at, in_doubt_since)
         select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               coalesce(message.recipient, case run.channel when 'email' then lead.email when 'voice' then lead.phone end),
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
                'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join unnest(job.item_ids) as item (id)
                left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+               left join execution.messages as message on message.tenant_id = job.tenant_id and message.id = item.id
          where job.tenant_id = p_tenant_id
            and job.status in ('queued', 'failed')
            and (run.scheduled_for is null or run.scheduled_for <= v_now)

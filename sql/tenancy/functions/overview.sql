@@ -89,6 +89,7 @@ begin
         ), by_campaign as (
             select doubt.campaign_id, count(*) as doubts
               from doubt
+             where doubt.campaign_id is not null
              group by doubt.campaign_id
              order by count(*) desc, doubt.campaign_id
              limit 50

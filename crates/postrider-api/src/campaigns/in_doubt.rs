@@ -48,11 +48,12 @@ pub(crate) struct DoubtBody {
     outbox_id: Uuid,
     run_id: Uuid,
     job_id: Uuid,
-    campaign_id: Uuid,
-    /// Name of the campaign.
-    campaign: String,
-    /// The name of the phase.
-    phase: String,
+    /// Absent for a single message.
+    campaign_id: Option<Uuid>,
+    /// Name of the campaign. Absent for a single message.
+    campaign: Option<String>,
+    /// The name of the phase. Absent for a single message.
+    phase: Option<String>,
     #[schema(value_type = words::Channel)]
     channel: Channel,
     /// The vendor that was called.
@@ -93,7 +94,7 @@ impl DoubtBody {
             outbox_id: doubt.id.0,
             run_id: doubt.run_id.0,
             job_id: doubt.job_id.0,
-            campaign_id: doubt.campaign_id.0,
+            campaign_id: doubt.campaign_id.map(|id| id.0),
             campaign: doubt.campaign,
             phase: doubt.phase,
             channel: doubt.channel,

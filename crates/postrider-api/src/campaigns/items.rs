@@ -61,8 +61,10 @@ pub(crate) struct WholeItem {
     account: Option<ItemAccount>,
     /// The failover account, if the item was moved to it because the first account provably did not send it.
     moved_to_account: Option<ItemAccount>,
-    /// The version of the asset that the message was made from.
-    asset: ItemAsset,
+    /// The version of the asset that the message was made from. A single message may have content of its own.
+    asset: Option<ItemAsset>,
+    /// The single message, if the item is one.
+    single_message_id: Option<Uuid>,
     /// The variables that the template used for this recipient. Absent if no message was rendered, or the person was erased.
     #[schema(value_type = Option<Object>)]
     payload: Option<serde_json::Value>,
@@ -197,11 +199,12 @@ impl ItemDetails {
                 channel: whole.channel,
                 account: whole.account.map(ItemAccount::from),
                 moved_to_account: whole.moved_to.map(ItemAccount::from),
-                asset: ItemAsset {
-                    id: whole.asset.id.0,
-                    name: whole.asset.name,
-                    version: whole.asset.version,
-                },
+                asset: whole.asset.map(|asset| ItemAsset {
+                    id: asset.id.0,
+                    name: asset.name,
+                    version: asset.version,
+                }),
+                single_message_id: whole.message.map(|id| id.0),
                 payload: whole.payload,
                 message: message.map(MessageBody::from),
                 message_matches,

@@ -7,6 +7,7 @@ pub(crate) mod in_doubt;
 pub(crate) mod items;
 pub(crate) mod leads;
 pub(crate) mod limits;
+pub(crate) mod messages;
 pub(crate) mod phases;
 pub(crate) mod runs;
 pub(crate) mod stream;
@@ -116,7 +117,7 @@ fn delivery() -> PhaseKind {
 }
 
 /// A time with its offset, or none.
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     text.parse().map(Some).map_err(|_| {
         let shown: String = text.chars().take(60).collect();

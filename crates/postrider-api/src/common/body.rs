@@ -11,7 +11,8 @@ use axum::{
 use postrider_model::{
     ids::{
         ApiKeyId, AssetId, CampaignId, ChannelMessageId, DecisionCardId, EventId, ExecutorId, JobRunId,
-        LeadId, LinkId, OutboxId, ProviderAccountId, RunId, ScheduleId, SessionId, SyncErrorId,
+        LeadId, LinkId, OutboxId, ProviderAccountId, RunId, ScheduleId, SessionId, SingleMessageId,
+        SyncErrorId,
     },
     seal::MasterKey,
 };
@@ -364,6 +365,7 @@ named!(
     LeadId => "lead",
     LinkId => "link",
     OutboxId => "item",
+    SingleMessageId => "message",
     ProviderAccountId => "provider account",
     RunId => "run",
     ScheduleId => "schedule",

@@ -35,7 +35,7 @@ words! {
     /// Control of a phase. `complete` and `fail` are for phases that another service carries out.
     PhaseTrigger { Start, Pause, Resume, Retry, Rerun, Complete, Fail }
     /// Cause of a run.
-    RunCause { Start, Retry, Rerun }
+    RunCause { Start, Retry, Rerun, Message }
     /// The state of a run.
     RunStatus { Queued, Running, Completed, Partial, Failed }
     /// The state of a send job.

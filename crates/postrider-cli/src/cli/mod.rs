@@ -120,6 +120,8 @@ enum Command {
     Overview(tenancy::overview::OverviewArgs),
     /// List the providers with their settings, and the functions that come with Postrider
     Catalogue(catalogue::CatalogueArgs),
+    /// Send one message outside a campaign
+    Send(campaigns::send::SendArgs),
     /// Show the complete history of a campaign, a run, a send job, an item or a person
     Trace(campaigns::trace::TraceArgs),
     /// Publish, list, retry and close domain events
@@ -212,6 +214,7 @@ pub async fn run(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Command::Jobs(command) => jobs::run(command, &config).await,
         Command::Overview(args) => tenancy::overview::run(&args, &config).await.map(|()| ExitCode::SUCCESS),
         Command::Catalogue(args) => catalogue::run(&args, &config),
+        Command::Send(args) => campaigns::send::run(args, &config).await,
         Command::Trace(args) => campaigns::trace::run(args, &config).await,
         Command::Events(command) => events::run(command, &config).await,
         Command::Relay(command) => events::relay::run(command, &config).await,

@@ -100,6 +100,7 @@ mod tests {
         "master-key rotate",
         "migrate",
         "relay sinks set",
+        "send",
         "tenants create",
         "tenants remove",
         "tenants rotate-context-key",

@@ -18,6 +18,7 @@ mod decide;
 pub mod drafts;
 pub mod export;
 mod failover;
+pub mod messages;
 mod prepare;
 pub mod render;
 pub mod reserved;

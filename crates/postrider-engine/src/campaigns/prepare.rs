@@ -6,17 +6,21 @@ use std::{
     time::Instant,
 };
 
-use postrider_model::{Channel, Message, error_chain, ids::OutboxId};
+use postrider_model::{
+    Channel, Message, error_chain,
+    ids::{AssetId, OutboxId},
+};
 use postrider_store::{
     StoreError,
     campaigns::{
+        messages::Content,
         outbox::{Plan, PlannedItem},
         send_jobs::{self, ClaimedJob, Lead, OpenAccount},
     },
 };
 use uuid::Uuid;
 
-use super::render::{Rendered, Template};
+use super::render::{RenderError, Rendered, Template};
 use super::{
     Shared,
     admission::{NoRoute, Route, Target},
@@ -28,7 +32,7 @@ const TEMPLATES_MAX: usize = 64;
 
 /// The material of a send job.
 pub(super) struct Prepared {
-    template: Arc<Template>,
+    templates: Templates,
     pub(super) leads: HashMap<Uuid, Arc<Lead>>,
     pub(super) account: Route,
     pub(super) failover: Option<Route>,
@@ -44,7 +48,7 @@ impl Prepared {
     pub(super) async fn new(shared: &Shared, job: &ClaimedJob) -> Result<Self, Ended> {
         let claimed_at = Instant::now();
         let adapter = shared.adapters.get(&job.provider);
-        let known = shared.templates().get(&(job.hold.tenant_id, job.asset_id)).map(Arc::clone);
+        let known = job.asset_id.and_then(|asset| known(shared, job, asset));
         let wanted = send_jobs::Wanted {
             content: known.is_none(),
             begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
@@ -60,9 +64,14 @@ impl Prepared {
                 error => Ended::Failed(error_chain(&error)),
             })?
             .ok_or(Ended::Lost)?;
-        let template = match known {
-            Some(template) => template,
-            None => compile(shared, job, &material.content.unwrap_or_default())?,
+        let templates = match (job.asset_id, known) {
+            (_, Some(template)) => Templates::OfRun(template),
+            (Some(asset), None) => {
+                let content = material.content.unwrap_or_default();
+                let template = compile(shared, job, asset, &content);
+                Templates::OfRun(template.map_err(|error| Ended::Failed(error.to_string()))?)
+            }
+            (None, None) => Templates::OfMessages(of_messages(shared, job, material.messages)),
         };
         let Some(account) = &material.account else {
             return Err(Ended::Failed(format!("the provider account {} was removed", job.account_id)));
@@ -75,7 +84,7 @@ impl Prepared {
         let limits = account.limits.clone();
         let leads = material.leads.into_iter().map(|lead| (lead.id.0, Arc::new(lead))).collect();
         Ok(Self {
-            template,
+            templates,
             leads,
             account: account_route,
             failover,
@@ -107,28 +116,92 @@ impl Prepared {
             }
             (Channel::Email, _) if address.is_none() => skip("the lead has no e-mail address"),
             (Channel::Voice, _) if address.is_none() => skip("the lead has no phone number"),
-            _ => match self.template.render_with_payload(lead, address) {
-                Ok(Rendered { message, payload }) => {
-                    (Plan::Call { message_hash: message.hash(), payload }, Some(message))
+            _ => {
+                match self.templates.of(item).and_then(|template| template.render_with_payload(lead, address))
+                {
+                    Ok(Rendered { message, payload }) => {
+                        (Plan::Call { message_hash: message.hash(), payload }, Some(message))
+                    }
+                    Err(error) => (Plan::Fail { reason: error.to_string() }, None),
                 }
-                Err(error) => (Plan::Fail { reason: error.to_string() }, None),
-            },
+            }
         };
         let recipient = address.map(str::to_owned);
         (PlannedItem { item_id: item, outbox_id: OutboxId::new(), recipient, plan }, message)
     }
 }
 
+/// The templates of a send job.
+enum Templates {
+    /// Every item sends the asset of the run.
+    OfRun(Arc<Template>),
+    /// The items are single messages. A content that does not compile fails its message alone.
+    OfMessages(HashMap<Uuid, Result<Arc<Template>, RenderError>>),
+}
+
+impl Templates {
+    fn of(&self, item: Uuid) -> Result<&Template, RenderError> {
+        match self {
+            Self::OfRun(template) => Ok(template),
+            Self::OfMessages(templates) => match templates.get(&item) {
+                Some(Ok(template)) => Ok(template),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err(RenderError::Unfit {
+                    channel: Channel::Email,
+                    problem: "the message is gone".to_owned(),
+                }),
+            },
+        }
+    }
+}
+
+/// The templates of single messages. Equal contents are compiled once.
+fn of_messages(
+    shared: &Shared,
+    job: &ClaimedJob,
+    messages: Vec<Content>,
+) -> HashMap<Uuid, Result<Arc<Template>, RenderError>> {
+    let mut of_assets: HashMap<AssetId, Result<Arc<Template>, RenderError>> = HashMap::new();
+    let mut of_texts: HashMap<String, Result<Arc<Template>, RenderError>> = HashMap::new();
+    for Content { asset, content, .. } in &messages {
+        if let (Some(asset), Some(content)) = (*asset, content) {
+            let template = match known(shared, job, asset) {
+                Some(template) => Ok(template),
+                None => compile(shared, job, asset, content),
+            };
+            of_assets.insert(asset, template);
+        }
+    }
+    let none = || Err(RenderError::Unfit { channel: job.hold.channel, problem: "there is none".to_owned() });
+    let mut template = |asset: Option<AssetId>, content: Option<serde_json::Value>| match (asset, content) {
+        (Some(asset), _) => of_assets.get(&asset).cloned().unwrap_or_else(none),
+        (None, Some(content)) => of_texts
+            .entry(content.to_string())
+            .or_insert_with(|| Template::compile(job.hold.channel, &content).map(Arc::new))
+            .clone(),
+        (None, None) => none(),
+    };
+    messages.into_iter().map(|message| (message.message, template(message.asset, message.content))).collect()
+}
+
+/// The compiled asset, if a send job of this process has sent it before.
+fn known(shared: &Shared, job: &ClaimedJob, asset: AssetId) -> Option<Arc<Template>> {
+    shared.templates().get(&(job.hold.tenant_id, asset)).map(Arc::clone)
+}
+
 /// Compiles an asset, once for all send jobs that send it.
-fn compile(shared: &Shared, job: &ClaimedJob, content: &serde_json::Value) -> Result<Arc<Template>, Ended> {
-    let template =
-        Template::compile(job.hold.channel, content).map_err(|error| Ended::Failed(error.to_string()))?;
-    let template = Arc::new(template);
+fn compile(
+    shared: &Shared,
+    job: &ClaimedJob,
+    asset: AssetId,
+    content: &serde_json::Value,
+) -> Result<Arc<Template>, RenderError> {
+    let template = Arc::new(Template::compile(job.hold.channel, content)?);
     let mut templates = shared.templates();
     if templates.len() >= TEMPLATES_MAX {
         templates.clear();
     }
-    templates.insert((job.hold.tenant_id, job.asset_id), Arc::clone(&template));
+    templates.insert((job.hold.tenant_id, asset), Arc::clone(&template));
     Ok(template)
 }
 

@@ -83,6 +83,8 @@ words!(
         Retry => "retry",
         /// The phase was rerun: the run has the whole audience, or its failed items.
         Rerun => "rerun",
+        /// Single messages were due: the run has no campaign and no phase.
+        Message => "message",
     }
 );
 

@@ -6,6 +6,7 @@ select item.id,
        item.provider,
        item.recipient_id,
        item.recipient,
+       message.id as "message_id?",
        item.idempotency_key,
        item.status,
        item.provider_message_id,
@@ -39,9 +40,10 @@ select item.id,
        other.name as "other_name?",
        other.provider as "other_provider?",
        list.name as "list?",
-       asset.content,
-       asset.name as asset_name,
-       asset.version as asset_version,
+       coalesce(asset.content, message.content, '{}') as "content!",
+       asset.id as "asset_id?",
+       asset.name as "asset_name?",
+       asset.version as "asset_version?",
        doubt.provider as "doubt_provider?",
        doubt.looks as "looks?",
        doubt.next_look_at as "next_look_at?: jiff_sqlx::Timestamp",
@@ -50,8 +52,11 @@ select item.id,
   from execution.channel_outbox as item
        join execution.job_queue as job on job.tenant_id = item.tenant_id and job.id = item.job_id
        join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-       join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
-       join execution.assets as asset on asset.tenant_id = run.tenant_id and asset.id = run.asset_id
+       left join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+       left join execution.messages as message
+         on run.key_part = 'message' and message.tenant_id = item.tenant_id and message.id = item.recipient_id
+       left join execution.assets as asset
+         on asset.tenant_id = run.tenant_id and asset.id = coalesce(run.asset_id, message.asset_id)
        cross join lateral (
            select execution.doubted_since(
                item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at, job.status,

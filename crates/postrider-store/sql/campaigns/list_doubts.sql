@@ -51,8 +51,8 @@ select item.id as "id!",
        item.run_id as "run_id!",
        item.job_id as "job_id!",
        run.campaign_id,
-       campaign.name as campaign,
-       phase.phase,
+       campaign.name as "campaign?",
+       phase.phase as "phase?",
        item.channel as "channel!",
        coalesce(doubt.provider, item.provider) as "provider!",
        item.recipient_id,
@@ -77,9 +77,9 @@ select item.id as "id!",
        count(*) over () as "total!"
   from doubted as item
        join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-       join execution.campaigns as campaign
+       left join execution.campaigns as campaign
          on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
-       join execution.campaign_phases as phase
+       left join execution.campaign_phases as phase
          on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
        left join execution.doubts as doubt on doubt.tenant_id = item.tenant_id and doubt.outbox_id = item.id
  where item.since is not null

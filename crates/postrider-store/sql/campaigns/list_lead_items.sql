@@ -24,6 +24,7 @@ select item.id as "id!",
   from (select newest.*
           from execution.campaign_runs as newest
          where newest.tenant_id = $1
+           and newest.phase_id is not null
            and newest.workspace_id = (select lead.workspace_id from execution.leads as lead where lead.tenant_id = $1 and lead.id = $2)
            and ($3::timestamptz is null or (newest.created_at, newest.id) < ($3, $4::uuid))
          order by newest.created_at desc, newest.id desc

@@ -129,7 +129,7 @@ pub async fn export_head(
     Ok((lines, jobs))
 }
 
-/// The items of a send job and their callbacks for an export, one line each.
+/// The items of a send job, their single messages and their callbacks for an export, one line each.
 pub async fn export_job(
     connection: &mut PgConnection,
     tenant: TenantId,
@@ -146,6 +146,10 @@ pub async fn export_job(
         )
         select jsonb_build_object('kind', 'item', 'row', to_jsonb(items))::text as "line!"
           from items
+         union all
+        select jsonb_build_object('kind', 'message', 'row', to_jsonb(message))::text
+          from items
+               join execution.messages as message on message.tenant_id = $1 and message.id = items.recipient_id
          union all
         select jsonb_build_object('kind', 'callback', 'row', to_jsonb(callback))::text
           from items

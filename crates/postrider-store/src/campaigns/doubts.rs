@@ -25,12 +25,12 @@ pub struct Doubt {
     pub run_id: RunId,
     /// Its send job.
     pub job_id: JobId,
-    /// Its campaign.
-    pub campaign_id: CampaignId,
+    /// Its campaign. A single message has none.
+    pub campaign_id: Option<CampaignId>,
     /// Name of the campaign.
-    pub campaign: String,
+    pub campaign: Option<String>,
     /// The name of the phase.
-    pub phase: String,
+    pub phase: Option<String>,
     /// How the person is reached.
     pub channel: Channel,
     /// The vendor that was called.
@@ -143,7 +143,7 @@ pub async fn page(
                 id: OutboxId(row.id),
                 run_id: RunId(row.run_id),
                 job_id: JobId(row.job_id),
-                campaign_id: CampaignId(row.campaign_id),
+                campaign_id: row.campaign_id.map(CampaignId),
                 campaign: row.campaign,
                 phase: row.phase,
                 channel: word(&row.channel)?,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use postrider_model::{
     Channel, IdempotencyKey,
     campaigns::{JobOutcome, JobStatus},
-    ids::{AssetId, JobId, LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
+    ids::{AssetId, JobId, LeadId, OutboxId, ProviderAccountId, RunId, SingleMessageId, TenantId},
 };
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -42,8 +42,10 @@ pub struct Whole {
     pub moved_to: Option<AccountName>,
     /// The lead. A post to the public has none.
     pub lead: Option<Lead>,
-    /// The version of the asset that its run sends. It never changes.
-    pub asset: AssetName,
+    /// The version of the asset that it sends. It never changes. A single message may have content of its own.
+    pub asset: Option<AssetName>,
+    /// The single message that it is.
+    pub message: Option<SingleMessageId>,
     /// Its content.
     pub content: serde_json::Value,
     /// The variables that the template used for this recipient; `None` if no message was rendered, or the person was erased.
@@ -159,8 +161,8 @@ pub async fn read(
     let (run_id, job_id) = (RunId(row.run_id), JobId(row.job_id));
     let Some(run) = runs::find(&mut *connection, tenant, run_id).await? else { return Ok(None) };
     let lead = match row.recipient_id {
-        Some(lead) => leads::find(&mut *connection, tenant, LeadId(lead)).await?,
-        None => None,
+        Some(lead) if row.message_id.is_none() => leads::find(&mut *connection, tenant, LeadId(lead)).await?,
+        _ => None,
     };
     let account = row.moved_to_account_id.unwrap_or(row.provider_account_id);
     let callbacks = callbacks(&mut *connection, tenant, account, &row.idempotency_key).await?;
@@ -197,7 +199,12 @@ pub async fn read(
         },
         account: named(row.provider_account_id, row.account_name, row.account_provider),
         moved_to: row.moved_to_account_id.and_then(|id| named(id, row.other_name, row.other_provider)),
-        asset: AssetName { id: run.asset_id, name: row.asset_name, version: row.asset_version },
+        asset: row
+            .asset_id
+            .zip(row.asset_name)
+            .zip(row.asset_version)
+            .map(|((id, name), version)| AssetName { id: AssetId(id), name, version }),
+        message: row.message_id.map(SingleMessageId),
         content: row.content,
         payload: row.payload,
         result: row.result,

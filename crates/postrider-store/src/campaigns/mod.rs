@@ -5,6 +5,7 @@
 //! | [`assets`], [`leads`] | content in versions that never change; leads and lists of them |
 //! | [`phases`], [`history`] | controls of phases, and the events of a campaign in order |
 //! | [`runs`], [`items`], [`failures`], [`trace`] | runs: their progress, launch certificate, items, errors and trace |
+//! | [`messages`] | messages outside a campaign, which are grouped into runs |
 //! | [`item`] | one item with everything that is known about it |
 //! | [`send_jobs`], [`outbox`] | the statements of workers: claim send jobs, reserve and settle items, end send jobs |
 //! | [`failover`] | move reservations to another account |
@@ -28,6 +29,7 @@ pub mod items;
 pub mod leads;
 pub mod limits;
 mod listing;
+pub mod messages;
 pub mod outbox;
 pub mod phases;
 pub mod reservation;

@@ -18,19 +18,19 @@ use crate::{
     postgres::{unprepared::unprepared, values::word},
 };
 
-/// One execution of a phase.
+/// One execution of a phase, or a run of single messages.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// Its id.
     pub id: RunId,
-    /// Its campaign.
-    pub campaign_id: CampaignId,
+    /// Its campaign. A run of single messages has none.
+    pub campaign_id: Option<CampaignId>,
     /// Name of the campaign.
-    pub campaign: String,
+    pub campaign: Option<String>,
     /// Its phase.
-    pub phase_id: PhaseId,
+    pub phase_id: Option<PhaseId>,
     /// The name of the phase.
-    pub phase: String,
+    pub phase: Option<String>,
     /// Its state.
     pub status: RunStatus,
     /// Cause of the run.
@@ -39,8 +39,8 @@ pub struct Run {
     pub channel: Channel,
     /// The vendor.
     pub provider: String,
-    /// The asset that is sent.
-    pub asset_id: AssetId,
+    /// The asset that is sent. Each single message has its own.
+    pub asset_id: Option<AssetId>,
     /// Not before this time.
     pub scheduled_for: Option<Timestamp>,
     /// Number of items to bring to an end.
@@ -60,6 +60,23 @@ pub struct Run {
     pub archived_at: Option<Timestamp>,
 }
 
+impl Run {
+    /// The name of the phase, or a word for a run without one.
+    #[must_use]
+    pub fn phase_name(&self) -> &str {
+        self.phase.as_deref().unwrap_or(SINGLE_MESSAGES)
+    }
+
+    /// The name of the campaign, or a word for a run without one.
+    #[must_use]
+    pub fn campaign_name(&self) -> &str {
+        self.campaign.as_deref().unwrap_or(SINGLE_MESSAGES)
+    }
+}
+
+/// The name under which a run of single messages is shown.
+pub const SINGLE_MESSAGES: &str = "single messages";
+
 /// Runs by their ids, oldest first. Those of other tenants are not there.
 pub async fn read(
     connection: &mut PgConnection,
@@ -71,9 +88,9 @@ pub async fn read(
         r#"
         select run.id,
                run.campaign_id,
-               campaign.name as campaign,
+               campaign.name as "campaign?",
                run.phase_id,
-               phase.phase,
+               phase.phase as "phase?",
                run.status,
                run.cause,
                run.channel,
@@ -88,9 +105,9 @@ pub async fn read(
                run.finished_at as "finished_at: jiff_sqlx::Timestamp",
                archive.archived_at as "archived_at?: jiff_sqlx::Timestamp"
           from execution.campaign_runs as run
-               join execution.campaigns as campaign
+               left join execution.campaigns as campaign
                  on campaign.tenant_id = run.tenant_id and campaign.id = run.campaign_id
-               join execution.campaign_phases as phase
+               left join execution.campaign_phases as phase
                  on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
                left join execution.run_archives as archive
                       on archive.tenant_id = run.tenant_id and archive.run_id = run.id
@@ -108,15 +125,15 @@ pub async fn read(
         .map(|row| {
             Ok(Run {
                 id: RunId(row.id),
-                campaign_id: CampaignId(row.campaign_id),
+                campaign_id: row.campaign_id.map(CampaignId),
                 campaign: row.campaign,
-                phase_id: PhaseId(row.phase_id),
+                phase_id: row.phase_id.map(PhaseId),
                 phase: row.phase,
                 status: word(&row.status)?,
                 cause: word(&row.cause)?,
                 channel: word(&row.channel)?,
                 provider: row.provider,
-                asset_id: AssetId(row.asset_id),
+                asset_id: row.asset_id.map(AssetId),
                 scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
                 intended: row.intended,
                 same_address: row.same_address,

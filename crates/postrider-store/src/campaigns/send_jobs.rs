@@ -18,6 +18,7 @@ use crate::{
     Pool, StoreError,
     campaigns::{
         limits::Known,
+        messages,
         outbox::{self, JobHold, JobRef},
     },
     crash_point,
@@ -41,8 +42,8 @@ pub struct ClaimedJob {
     pub max_attempts: i32,
     /// Its items, in order.
     pub item_ids: Vec<Uuid>,
-    /// The asset that is sent.
-    pub asset_id: AssetId,
+    /// The asset that is sent. `None`: its items are single messages, each with its own content.
+    pub asset_id: Option<AssetId>,
     /// The account.
     pub account_id: ProviderAccountId,
     /// The vendor.
@@ -60,7 +61,7 @@ struct Due {
     is_overdue: bool,
 }
 
-/// Claims up to `limit` send jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
+/// Groups single messages that are due into runs, and claims up to `limit` send jobs, tenant by tenant in turns, of other tenants than `except` and other runs than `except_runs`. Every
 /// commit was seen. A tenant whose claim fails does not take the send jobs of the others from the worker: the error is logged.
 pub async fn claim(
     pool: &Pool,
@@ -70,6 +71,7 @@ pub async fn claim(
     except_runs: &[(TenantId, RunId)],
 ) -> Result<Vec<ClaimedJob>, StoreError> {
     crash_point!("claim.before");
+    messages::group_due(pool, worker).await?;
     let mut chosen = choose(pool, limit, except, except_runs).await?;
     if chosen.iter().any(|due| due.is_overdue) {
         for due in chosen.iter().filter(|due| due.is_overdue) {
@@ -151,7 +153,7 @@ async fn claim_of_tenant(
                max_attempts as "max_attempts!",
                item_ids as "item_ids!",
                channel as "channel!",
-               asset_id as "asset_id!",
+               asset_id,
                provider_account_id as "provider_account_id!",
                provider as "provider!",
                scheduled_for as "scheduled_for: jiff_sqlx::Timestamp",
@@ -189,7 +191,7 @@ async fn claim_of_tenant(
                 run_id: RunId(row.run_id),
                 max_attempts: row.max_attempts,
                 item_ids: row.item_ids,
-                asset_id: AssetId(row.asset_id),
+                asset_id: row.asset_id.map(AssetId),
                 account_id: ProviderAccountId(row.provider_account_id),
                 provider: row.provider,
                 scheduled_for: row.scheduled_for.map(jiff_sqlx::Timestamp::to_jiff),
@@ -332,6 +334,8 @@ pub async fn measure(pool: &Pool) -> Result<Backlog, StoreError> {
 pub struct Material {
     /// The content of the asset, if it was asked for.
     pub content: Option<serde_json::Value>,
+    /// The contents of single messages.
+    pub messages: Vec<messages::Content>,
     /// The account that it uses; `None` when it was removed.
     pub account: Option<OpenAccount>,
     /// The account that it fails over to, where it has one.
@@ -398,7 +402,13 @@ pub async fn material(
     let hold = job.hold;
     let mut transaction = pool::begin(pool).await?;
     let mut content = None;
-    if wanted.content {
+    let mut messages = Vec::new();
+    if job.asset_id.is_none() {
+        messages = messages::contents(&mut transaction, worker, hold).await?;
+        if messages.is_empty() {
+            return Ok(None);
+        }
+    } else if wanted.content {
         content = read_content(&mut transaction, worker, hold).await?;
         if content.is_none() {
             return Ok(None);
@@ -413,7 +423,7 @@ pub async fn material(
         return Ok(None);
     };
     pool::commit(transaction).await?;
-    Ok(Some(Material { content, account, failover, leads, begun }))
+    Ok(Some(Material { content, messages, account, failover, leads, begun }))
 }
 
 /// The content of a send job's asset. `None`: the send job is not held.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use postrider_model::{
     IdempotencyKey,
     campaigns::{ItemStatus, JobOutcome, JobStatus},
-    ids::{CampaignId, JobId, OutboxId, RunId, TenantId},
+    ids::{CampaignId, JobId, OutboxId, RunId, SingleMessageId, TenantId},
 };
 use serde::Serialize;
 use sqlx::PgConnection;
@@ -65,7 +65,15 @@ pub async fn find(
                    and item.workspace_id in (select id from tenancy.workspaces where tenant_id = $1)
                    and item.idempotency_key = $5
                  union all
-                select 5, 'run', run.id
+                select 5, 'item', item.id
+                  from execution.messages as message
+                       join execution.channel_outbox as item
+                         on item.tenant_id = $1
+                        and item.workspace_id = message.workspace_id
+                        and item.idempotency_key = execution.outbox_key(null, message.id, 'message', null)
+                 where message.tenant_id = $1 and message.id = $7
+                 union all
+                select 6, 'run', run.id
                   from execution.campaign_runs as run
                  where run.tenant_id = $1 and run.correlation_id = $6) as named
          order by named.precedence
@@ -77,6 +85,7 @@ pub async fn find(
         wanted.parse::<OutboxId>().ok().map(|id| id.0),
         is_key.then(|| wanted.to_ascii_lowercase()),
         wanted.parse::<Uuid>().ok(),
+        wanted.parse::<SingleMessageId>().ok().map(|id| id.0),
     )
     .fetch_optional(unprepared(&mut *connection))
     .await

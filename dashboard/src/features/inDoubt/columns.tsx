@@ -1,5 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import type { Doubt } from "../../api/inDoubt";
+import { nameOf } from "../../parts/names";
 import type { Column } from "../../ui/DataTable";
 import { Text } from "../../ui/Text";
 import { Age, Countdown } from "../../ui/Time";
@@ -29,7 +30,7 @@ export function columnsOf(open: (id: string) => void, isBesidePanel: boolean): r
       width: "18%",
       render: (doubt) => (
         <Link to="/runs/$id" params={{ id: doubt.run_id }}>
-          <Text>{`${doubt.campaign} / ${doubt.phase}`}</Text>
+          <Text>{nameOf(doubt)}</Text>
         </Link>
       ),
     },

@@ -4,6 +4,7 @@ import { useDeadline } from "../../live/clock";
 import { itemState } from "../../model/tones";
 import { AuditLines } from "../../parts/AuditTable";
 import { ItemChip } from "../../parts/chips";
+import { nameOf } from "../../parts/names";
 import { buttonClass } from "../../ui/Button";
 import { Page } from "../../ui/Page";
 import { Fact, Facts, Panel } from "../../ui/Panel";
@@ -63,7 +64,7 @@ function Crumbs({ detail }: { detail: ItemDetail | undefined }) {
       {detail && (
         <>
           <Link to="/runs/$id" params={{ id: detail.run.id }} search={{ tab: "items" } as never}>
-            <Text>{`${detail.run.campaign} / ${detail.run.phase}`}</Text>
+            <Text>{nameOf(detail.run)}</Text>
           </Link>{" "}
           /
         </>
@@ -118,7 +119,7 @@ function Detail({ detail }: { detail: ItemDetail }) {
             )}
             <Fact name={facts.run}>
               <Link to="/runs/$id" params={{ id: run.id }}>
-                <Text>{`${run.campaign} / ${run.phase}`}</Text>
+                <Text>{nameOf(run)}</Text>
               </Link>
             </Fact>
             <Fact name={facts.job}>
@@ -131,6 +132,7 @@ function Detail({ detail }: { detail: ItemDetail }) {
             </Fact>
           </Facts>
         </Panel>
+        <Sent item={item} />
         <Panel title={texts.lead.title} isPadded>
           {lead ? (
             <Facts>
@@ -167,5 +169,38 @@ function Detail({ detail }: { detail: ItemDetail }) {
         </Panel>
       </div>
     </div>
+  );
+}
+
+/** The message as the provider got it, what it was made of, and the provider's answer. */
+function Sent({ item }: { item: ItemDetail["item"] }) {
+  const { sent } = texts;
+  const { asset, message, payload, result } = item;
+  const parts = [
+    [sent.subject, message?.subject],
+    [sent.text, message?.text],
+    [sent.html, message?.html],
+    [sent.script, message?.script],
+    [sent.asset, asset && `${asset.name}@${asset.version}`],
+    [sent.variables, payload && JSON.stringify(payload)],
+    [sent.response, result && JSON.stringify(result)],
+  ] as const;
+  return (
+    <Panel title={sent.title} isPadded>
+      {message || payload || result ? (
+        <Facts>
+          {parts.map(
+            ([name, value]) =>
+              value && (
+                <Fact key={name} name={name}>
+                  <Text>{value}</Text>
+                </Fact>
+              ),
+          )}
+        </Facts>
+      ) : (
+        <p className={css.muted}>{sent.none}</p>
+      )}
+    </Panel>
   );
 }

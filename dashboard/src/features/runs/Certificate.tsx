@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import { Download, Printer, RefreshCw } from "lucide-react";
 import { write } from "../../api/json";
 import { type Certificate as Launch, type RunWithProgress, useGetRunLaunchQuery } from "../../api/runs";
+import { nameOf } from "../../parts/names";
 import { Button } from "../../ui/Button";
 import { ToneSquare } from "../../ui/Chip";
 import { cx } from "../../ui/cx";
@@ -61,7 +62,7 @@ function Verdict({
         <strong>{launch.launched ? texts.launched : texts.notLaunched}</strong>
         <p>{launch.launched ? texts.launchedText : texts.notLaunchedText}</p>
         <p>
-          <Text>{`${run.campaign} / ${run.phase}`}</Text> · {texts.verified} <Clock at={launch.verified_at} />
+          <Text>{nameOf(run)}</Text> · {texts.verified} <Clock at={launch.verified_at} />
         </p>
       </div>
       <div className={css.verdictActions}>

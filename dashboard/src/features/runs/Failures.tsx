@@ -76,7 +76,7 @@ export function Failures({ run }: { run: RunWithProgress }) {
   };
   return (
     <Panel
-      {...(query.data?.length
+      {...(query.data?.length && run.campaign_id
         ? {
             foot: (
               <Link to="/campaigns/$id" params={{ id: run.campaign_id }}>

@@ -25,7 +25,7 @@ export function Run() {
   const query = useGetRunQuery({ id });
   useTopics(["runs"], () => void query.refetch(), tab === "items");
   const run = query.data;
-  const title = run ? words.runs.one(run.phase) : words.runs.title;
+  const title = run?.phase ? words.runs.one(run.phase) : run ? words.runs.messages : words.runs.title;
   return (
     <Page title={title} crumbs={<Crumbs run={run} />} beside={run && <Beside run={run} />}>
       {run === undefined && isProblem(query.error) && query.error.status === 404 ? (
@@ -50,7 +50,7 @@ export function Run() {
             ))}
           </Tabs>
           {tab === "items" ? (
-            <Items id={id} name={run ? `${run.campaign}-${run.phase}` : id} />
+            <Items id={id} name={run?.campaign ? `${run.campaign}-${run.phase}` : id} />
           ) : tab === "jobs" || tab === "audit" ? (
             <Traced id={id} tab={tab} />
           ) : (
@@ -76,7 +76,7 @@ function Crumbs({ run }: { run: RunWithProgress | undefined }) {
   return (
     <>
       <Link to="/runs">{words.runs.title}</Link> /{" "}
-      {run && (
+      {run?.campaign_id && (
         <>
           <Link to="/campaigns/$id" params={{ id: run.campaign_id }}>
             <Text>{run.campaign}</Text>

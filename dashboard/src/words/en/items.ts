@@ -51,6 +51,17 @@ export const items = {
     id: "Provider's id",
     error: "Error",
   },
+  sent: {
+    title: "Message",
+    none: "No message was made",
+    subject: "Subject",
+    text: "Text",
+    html: "HTML",
+    script: "Script",
+    asset: "Asset",
+    variables: "Variables",
+    response: "Response",
+  },
   lead: {
     title: "Lead",
     none: "This item has no lead: it is a post.",

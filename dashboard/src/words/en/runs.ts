@@ -2,6 +2,7 @@ import { number, plural } from "../plural";
 
 export const runs = {
   title: "Runs",
+  messages: "Single messages",
   one: (phase: string) => `Run of ${phase}`,
   list: "Runs",
   columns: {

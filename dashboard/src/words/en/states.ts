@@ -42,7 +42,7 @@ const run: Record<RunStatus, string> = {
   failed: "Failed",
 };
 
-const cause: Record<RunCause, string> = { start: "Start", retry: "Retry", rerun: "Rerun" };
+const cause: Record<RunCause, string> = { start: "Start", retry: "Retry", rerun: "Rerun", message: "Messages" };
 
 const job: Record<JobStatus, string> = {
   queued: "Queued",

@@ -18,17 +18,19 @@ use uuid::Uuid;
 
 use crate::common::words;
 
-/// One execution of a phase.
+/// One execution of a phase, or a run of single messages.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Run)]
 pub(crate) struct RunBody {
     id: Uuid,
-    campaign_id: Uuid,
-    /// Name of the campaign.
-    campaign: String,
-    phase_id: Uuid,
-    /// The name of the phase.
-    phase: String,
+    /// Absent for a run of single messages.
+    campaign_id: Option<Uuid>,
+    /// Name of the campaign. Absent for a run of single messages.
+    campaign: Option<String>,
+    /// Absent for a run of single messages.
+    phase_id: Option<Uuid>,
+    /// The name of the phase. Absent for a run of single messages.
+    phase: Option<String>,
     #[schema(value_type = words::RunStatus)]
     status: RunStatus,
     #[schema(value_type = words::RunCause)]
@@ -37,8 +39,8 @@ pub(crate) struct RunBody {
     channel: Channel,
     /// The vendor.
     provider: String,
-    /// The asset that is sent.
-    asset_id: Uuid,
+    /// The asset that is sent. Absent for a run of single messages, each of which has its own.
+    asset_id: Option<Uuid>,
     /// Nothing is sent before this time.
     scheduled_for: Option<Timestamp>,
     /// Number of items to bring to an end.
@@ -60,15 +62,15 @@ impl From<Run> for RunBody {
     fn from(run: Run) -> Self {
         Self {
             id: run.id.0,
-            campaign_id: run.campaign_id.0,
+            campaign_id: run.campaign_id.map(|id| id.0),
             campaign: run.campaign,
-            phase_id: run.phase_id.0,
+            phase_id: run.phase_id.map(|id| id.0),
             phase: run.phase,
             status: run.status,
             cause: run.cause,
             channel: run.channel,
             provider: run.provider,
-            asset_id: run.asset_id.0,
+            asset_id: run.asset_id.map(|id| id.0),
             scheduled_for: run.scheduled_for,
             intended: run.intended,
             same_address: run.same_address,

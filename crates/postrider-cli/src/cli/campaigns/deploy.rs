@@ -94,11 +94,11 @@ fn print(args: &DeployArgs, campaign: &Campaign, deployed: Deployed, state: &Run
     if deployed.is_new {
         let (items, jobs) =
             (plural(run.intended.into(), "item"), plural(state.progress.jobs.total(), "send job"));
-        message!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase, campaign.name);
+        message!("deployed phase `{}` of `{}`: {items} in {jobs}", run.phase_name(), campaign.name);
     } else {
         message!(
             "phase `{}` of `{}` was deployed before as this run; nothing was changed",
-            run.phase,
+            run.phase_name(),
             campaign.name
         );
     }

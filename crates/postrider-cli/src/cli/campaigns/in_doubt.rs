@@ -12,6 +12,7 @@ use postrider_store::{
     Pool,
     campaigns::{
         doubts::{self, Doubt, Doubts, Found, Resolution},
+        runs::SINGLE_MESSAGES,
         send_jobs,
     },
     postgres::pool,
@@ -186,8 +187,8 @@ fn row(doubt: &Doubt, settled_by: SettledBy) -> [String; 9] {
         if doubt.is_quiet { "yes".to_owned() } else { format!("from {}", output::time(doubt.quiet_until)) };
     [
         doubt.id.to_string(),
-        doubt.campaign.clone(),
-        doubt.phase.clone(),
+        doubt.campaign.clone().unwrap_or_else(|| SINGLE_MESSAGES.to_owned()),
+        doubt.phase.clone().unwrap_or_else(dash),
         doubt.recipient.clone().unwrap_or_else(dash),
         doubt.provider.clone(),
         Span(Duration::from_secs(doubt.age_seconds.max(0).unsigned_abs())).to_string(),

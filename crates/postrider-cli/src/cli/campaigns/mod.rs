@@ -9,6 +9,7 @@ mod items;
 pub mod leads;
 mod person;
 mod result;
+pub mod send;
 mod status;
 mod target;
 pub mod trace;

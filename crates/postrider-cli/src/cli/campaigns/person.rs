@@ -3,7 +3,10 @@
 use postrider_model::ids::LeadId;
 use postrider_store::{
     PgConnection, StoreError,
-    campaigns::leads::{self, Lead, LeadItem},
+    campaigns::{
+        leads::{self, Lead, LeadItem},
+        messages::{self, SingleMessage},
+    },
     tenancy::tenants::Tenant,
 };
 use serde_json::{Value, json};
@@ -49,6 +52,50 @@ pub async fn history(
     limit: i64,
 ) -> Result<Vec<LeadItem>, StoreError> {
     leads::items(connection, tenant.id, lead.id, None, i64::MAX, limit).await
+}
+
+/// The newest single messages to an address, or to an address of one of these leads, newest first.
+pub async fn messages(
+    connection: &mut PgConnection,
+    tenant: &Tenant,
+    wanted: &str,
+    leads: &[Lead],
+    limit: i64,
+) -> Result<Vec<SingleMessage>, StoreError> {
+    let of_leads = leads.iter().flat_map(|lead| [lead.email.as_deref(), lead.phone.as_deref()]).flatten();
+    let mut addresses: Vec<String> = std::iter::once(wanted).chain(of_leads).map(str::to_lowercase).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut found = Vec::new();
+    for address in addresses {
+        let filter = messages::Filter { recipient: Some(address), ..messages::Filter::default() };
+        found.extend(messages::page(&mut *connection, tenant.id, &filter, None, limit).await?);
+    }
+    found.sort_by_key(|message| std::cmp::Reverse((message.created_at, message.id)));
+    Ok(found)
+}
+
+/// Prints single messages for a person.
+pub fn show_messages(messages: &[SingleMessage]) -> anyhow::Result<()> {
+    if !messages.is_empty() {
+        output::line("single messages")?;
+    }
+    for (n, message) in messages.iter().enumerate() {
+        let branch = if n + 1 == messages.len() { "└─ " } else { "├─ " };
+        let state = if message.in_doubt_since.is_some() { "in doubt" } else { &message.status };
+        let fields = [
+            Some(output::time(message.ended_at.unwrap_or(message.created_at))),
+            Some(state.to_owned()),
+            message.key.as_ref().map(|key| format!("key {key}")),
+            message.recipient.clone(),
+            message.provider_message_id.as_ref().map(|id| format!("message id {id}")),
+            message.error.clone(),
+            Some(message.id.to_string()),
+        ];
+        let fields = fields.into_iter().flatten().collect::<Vec<_>>().join("  ");
+        output::line(format_args!("{branch}{fields}"))?;
+    }
+    Ok(())
 }
 
 /// A lead as the commands print it for programs.

@@ -95,7 +95,7 @@ impl PhaseResult {
             LaunchResult::NotLaunched
         };
         Some(Self {
-            phase: first.phase.clone(),
+            phase: first.phase_name().to_owned(),
             intended: whole.intended,
             succeeded,
             failed,

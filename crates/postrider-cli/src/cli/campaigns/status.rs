@@ -102,12 +102,15 @@ fn show_one(snapshot: &Snapshot, json: bool) -> anyhow::Result<()> {
                 Some(_) => "; `postrider accounts list` shows the state of the account",
                 None => "",
             };
-            message!("{}: {waits}{account}", state.run.phase);
+            message!("{}: {waits}{account}", state.run.phase_name());
         }
         match watch::one_run::why_it_waits(state) {
-            Some(why) => message!("{}: {why}", state.run.phase),
+            Some(why) => message!("{}: {why}", state.run.phase_name()),
             None if in_doubt > 0 => {
-                message!("{}: {in_doubt} in doubt; `postrider in-doubt list` shows them", state.run.phase);
+                message!(
+                    "{}: {in_doubt} in doubt; `postrider in-doubt list` shows them",
+                    state.run.phase_name()
+                );
             }
             None => {}
         }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use postrider_store::campaigns::{
     leads::{Lead, LeadItem},
+    messages::SingleMessage,
     trace::{self, AuditLine, Subject, Trace, TracedItem, TracedJob, TracedRun},
 };
 use serde_json::json;
@@ -35,32 +36,37 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
         if let Some(subject) = trace::find(&mut transaction, tenant.id, &args.id).await? {
             return Ok(Traced::Work(trace::read(&mut transaction, tenant.id, subject, args.limit).await?));
         }
+        let leads = person::find(&mut transaction, &tenant, &args.id).await?;
+        let messages = person::messages(&mut transaction, &tenant, &args.id, &leads, args.limit).await?;
         let mut person = Vec::new();
-        for lead in person::find(&mut transaction, &tenant, &args.id).await? {
+        for lead in leads {
             let items = person::history(&mut transaction, &tenant, &lead, args.limit).await?;
             person.push((lead, items));
         }
         anyhow::ensure!(
-            !person.is_empty(),
+            !person.is_empty() || !messages.is_empty(),
             "tenant `{}` has no campaign, run, send job, item, key, correlation id or person `{}`; `postrider campaign status` lists \
              the campaigns, `postrider leads list` the people",
             tenant.name,
             args.id
         );
-        Ok(Traced::Person(person))
+        Ok(Traced::Person(person, messages))
     })
     .await?;
     match traced {
         Traced::Work(trace) if args.json => output::json(&trace)?,
         Traced::Work(trace) => show(&trace)?,
-        Traced::Person(person) if args.json => {
+        Traced::Person(person, messages) if args.json => {
             let leads: Vec<_> = person.iter().map(|(lead, items)| person::json(lead, items)).collect();
-            output::json(&json!({ "subject": { "kind": "person", "id": args.id }, "leads": leads }))?;
+            output::json(
+                &json!({ "subject": { "kind": "person", "id": args.id }, "leads": leads, "messages": messages }),
+            )?;
         }
-        Traced::Person(person) => {
+        Traced::Person(person, messages) => {
             for (lead, items) in &person {
                 person::show(lead, items, args.limit)?;
             }
+            person::show_messages(&messages)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,8 +75,8 @@ pub async fn run(args: TraceArgs, config: &Config) -> anyhow::Result<ExitCode> {
 /// The history that was asked for.
 enum Traced {
     Work(Trace),
-    /// The leads of a person, with their items.
-    Person(Vec<(Lead, Vec<LeadItem>)>),
+    /// The leads of a person, with their items; and the single messages to them.
+    Person(Vec<(Lead, Vec<LeadItem>)>, Vec<SingleMessage>),
 }
 
 fn show(trace: &Trace) -> anyhow::Result<()> {
@@ -95,7 +101,11 @@ fn show_run(traced: &TracedRun, shows_evidence: bool) -> anyhow::Result<()> {
     let run = &traced.run;
     output::line(format_args!(
         "{}  {}, phase {}, {} via {}",
-        run.id, run.campaign, run.phase, run.channel, run.provider
+        run.id,
+        run.campaign_name(),
+        run.phase_name(),
+        run.channel,
+        run.provider
     ))?;
     output::line(format_args!("│  {}, {} intended, {}", run.status, run.intended, times(traced)))?;
     output::line(format_args!("│  correlation id {}", run.correlation_id))?;

@@ -72,8 +72,8 @@ pub async fn run(args: VerifyArgs, config: &Config) -> anyhow::Result<ExitCode> 
         let worst = outcomes.iter().map(|outcome| outcome.result).max().unwrap_or(LaunchResult::NotLaunched);
         let result = if not_deployed.is_empty() { worst } else { LaunchResult::NotLaunched };
         let certificates = phases.into_iter().flatten().map(|(run, certificate)| Certified {
-            campaign: run.campaign,
-            phase: run.phase,
+            campaign: run.campaign_name().to_owned(),
+            phase: run.phase_name().to_owned(),
             certificate,
             success: run.channel.success(),
         });

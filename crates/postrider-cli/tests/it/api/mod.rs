@@ -20,6 +20,7 @@ mod items;
 mod jobs;
 mod leads;
 pub mod material;
+mod messages;
 mod openapi;
 mod overview;
 mod paging;

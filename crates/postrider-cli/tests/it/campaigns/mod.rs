@@ -5,6 +5,7 @@ pub mod crash;
 pub mod execution;
 mod life;
 mod limits;
+mod messages;
 mod phases;
 mod points;
 mod recovery;

@@ -68,9 +68,7 @@ fn hidden(passage: &str, may_begin_small: bool) -> Vec<String> {
         let bare = sentence.trim_start_matches(|char: char| !char.is_alphanumeric() && !"`{".contains(char));
         let first = bare.split(|char: char| !char.is_alphabetic()).next().unwrap_or_default();
         let is_hidden = |word: &&str| first == *word || may_begin_small && first == word.to_lowercase();
-        if HIDDEN.iter().any(|word| is_hidden(word))
-            && !sentence.trim_end_matches(['*', '"', ')', '_']).ends_with('?')
-        {
+        if HIDDEN.iter().any(is_hidden) && !sentence.trim_end_matches(['*', '"', ')', '_']).ends_with('?') {
             found.push(sentence);
         }
     }

@@ -126,7 +126,8 @@ impl Display {
     fn show(&mut self, states: &[RunState]) -> anyhow::Result<()> {
         match self {
             Self::Bars(all, bars) => {
-                let widest = states.iter().map(|state| state.run.phase.len()).max().unwrap_or_default();
+                let widest =
+                    states.iter().map(|state| state.run.phase_name().len()).max().unwrap_or_default();
                 for state in states {
                     match bars.get(&state.run.id) {
                         Some(bar) => update_bar(bar, state),
@@ -150,7 +151,7 @@ impl Display {
                     let progress = &state.progress;
                     let line = format!(
                         "{}: {}/{} done, {}",
-                        state.run.phase,
+                        state.run.phase_name(),
                         progress.done(),
                         progress.intended,
                         details(state)
@@ -187,7 +188,7 @@ fn style(widest: usize) -> anyhow::Result<ProgressStyle> {
 }
 
 fn update_bar(bar: &ProgressBar, state: &RunState) {
-    bar.set_prefix(state.run.phase.clone());
+    bar.set_prefix(state.run.phase_name().to_owned());
     bar.set_length(number(state.progress.intended));
     bar.set_position(number(state.progress.done()));
     bar.set_message(details(state));

@@ -72,6 +72,8 @@ pub enum Names {
     Schedule,
     /// A session that somebody opened.
     Session,
+    /// A message outside a campaign.
+    SingleMessage,
     /// An account that nothing uses.
     SpareAccount,
     /// A dead letter.
@@ -123,6 +125,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("list_assets", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_campaigns", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_runs", VIEWER, Names::Nothing, Sent::Nothing, 200),
+    attack("list_messages", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_in_doubt", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_channel_links", VIEWER, Names::Nothing, Sent::Nothing, 200),
     attack("list_channel_executors", VIEWER, Names::Nothing, Sent::Nothing, 200),
@@ -145,6 +148,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("list_run_items", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("list_run_failures", VIEWER, Names::Run, Sent::Nothing, 200),
     attack("export_run_items", OPERATOR, Names::Run, Sent::Nothing, 200),
+    attack("get_message", VIEWER, Names::SingleMessage, Sent::Nothing, 200),
     attack("get_item", VIEWER, Names::Item, Sent::Nothing, 200),
     attack("list_campaign_history", VIEWER, Names::Delivery, Sent::Nothing, 200),
     attack("get_provider_account", VIEWER, Names::Account, Sent::Nothing, 200),
@@ -167,6 +171,7 @@ pub const ATTACKS: &[Attack] = &[
     attack("unsuppress_lead", OPERATOR, Names::Lead, Sent::Json(|_| json!({ "note": "asked for it" })), 200),
     attack("create_asset", OPERATOR, Names::Nothing, Sent::Json(|things| asset(&format!("{}-new", things.mark))), 201),
     attack("create_campaign", OPERATOR, Names::Nothing, Sent::Json(|things| one_phase(&format!("{}-new", things.mark), &things.asset, &things.list)), 201),
+    attack("send_message", OPERATOR, Names::Nothing, Sent::Json(|things| message(&format!("{}-new", things.mark))), 201),
     attack("control_phase", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "expected_state": "not_started" })), 200),
     attack("report_progress", OPERATOR, Names::Campaign, Sent::Json(|_| json!({ "progressPercentage": 50 })), 200),
     attack("resolve_many_in_doubt", OPERATOR, Names::Nothing, Sent::Json(|things| json!({ "as": "sent", "note": "their log has it", "items": [{ "outbox_id": things.spare_item }] })), 200),
@@ -213,6 +218,10 @@ async fn conversation(stage: &Stage, tenant: &Tenant, account: &str) -> anyhow::
     Conversation::at(&stage.admin, tenant.id, account.parse()?, "sim").await
 }
 
+fn message(key: &str) -> Value {
+    json!({ "channel": "email", "account": "mail", "recipient": format!("{key}@example.org"), "key": key, "content": { "subject": "Hello", "text": key } })
+}
+
 fn asset(name: &str) -> Value {
     json!({ "name": name, "channel": "email", "content": { "subject": "Hello", "text": name } })
 }
@@ -243,6 +252,7 @@ pub struct Things {
     pub link: String,
     pub run: String,
     pub session: String,
+    pub single_message: String,
     /// The campaign of that run.
     pub delivery: String,
 }
@@ -264,6 +274,10 @@ impl Things {
         for n in 0..2 {
             let event = json!({ "aggregate_type": format!("{mark}-order"), "aggregate_id": n.to_string(), "event_type": "t", "payload": {} });
             events.push(stage.post(&operator, "/events", &event)?.expect(201)?["id"].to_string());
+        }
+        let mut singles = Vec::new();
+        for n in 0..2 {
+            singles.push(make(&operator, "/messages", &message(&format!("{mark}-single-{n}")))?);
         }
         let key = make(&admin, "/keys", &json!({ "name": format!("{mark}-spare"), "role": "admin" }))?;
         let mut sessions = Vec::new();
@@ -330,6 +344,7 @@ impl Things {
             link: links[0].0.to_string(),
             run,
             session: id(&sessions.remove(0)["session"])?,
+            single_message: singles.remove(0),
             delivery,
             tenant,
         })
@@ -360,6 +375,7 @@ impl Things {
             Names::Run => &self.run,
             Names::Schedule => &self.jobs.schedule,
             Names::Session => &self.session,
+            Names::SingleMessage => &self.single_message,
             Names::SpareAccount => &self.spare_account,
             Names::SyncError => &self.jobs.sync_error,
         }
@@ -382,12 +398,12 @@ impl Things {
     /// Texts that no other tenant may ever see.
     pub fn marks(&self) -> Vec<String> {
         let Self { account, spare_account, asset, campaign, item, key, lead, run, delivery, .. } = self;
-        let Self { spare_item, .. } = self;
+        let Self { spare_item, single_message, .. } = self;
         let Self { channel_message, dead_reply, executor, link, session, .. } = self;
         let ids = [account, spare_account, asset, campaign, item, spare_item, key, lead, run, delivery];
         let ids = ids
             .into_iter()
-            .chain([channel_message, dead_reply, executor, link, session])
+            .chain([channel_message, dead_reply, executor, link, session, single_message])
             .chain(self.jobs.ids())
             .cloned();
         let tenant =

@@ -54,6 +54,8 @@ pub struct Facts {
     pub items: Vec<Item>,
     pub jobs: Vec<Job>,
     pub runs: Vec<Run>,
+    /// Single messages that differ from what their applications committed.
+    pub messages: Vec<String>,
     /// How often each worker was killed or stopped.
     pub struck: BTreeMap<String, usize>,
     /// Most items that one worker can have reserved and not settled.
@@ -81,6 +83,8 @@ pub struct Report {
     pub strange_rows: Vec<String>,
     /// Statuses of jobs and runs that do not follow from the items.
     pub inconsistent: Vec<String>,
+    /// Single messages that differ from what their applications committed.
+    pub messages: Vec<String>,
     /// In doubt, although its worker was never struck and the provider answered.
     pub doubt_without_cause: Vec<String>,
     pub in_doubt: usize,
@@ -101,6 +105,7 @@ impl Findings for Report {
             ("strange rows", self.strange_rows.clone()),
             ("inconsistent jobs and runs", self.inconsistent.clone()),
             ("in doubt without a cause", self.doubt_without_cause.clone()),
+            ("single messages that differ from their orders", self.messages.clone()),
             ("more in doubt than faults explain", unexplained.into_iter().collect()),
         ]
     }
@@ -114,7 +119,7 @@ impl Findings for Report {
 }
 
 pub fn audit(facts: &Facts) -> Report {
-    let mut report = Report::default();
+    let mut report = Report { messages: facts.messages.clone(), ..Report::default() };
     let mut acted: HashMap<&str, usize> = HashMap::new();
     let mut doubtful: BTreeSet<&str> = BTreeSet::new();
     for receipt in &facts.receipts {

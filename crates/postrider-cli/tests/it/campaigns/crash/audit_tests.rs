@@ -31,6 +31,7 @@ fn well() -> Facts {
             counts: Some([2, 1, 1]),
         }],
         runs: vec![Run { id: run, status: "partial".to_owned(), intended: 4 }],
+        messages: Vec::new(),
         struck: [("worker".to_owned(), 1)].into(),
         in_flight_max: 1,
     }

@@ -8,6 +8,7 @@ use postrider_testkit::crash::provider_faults;
 use sqlx::Row;
 
 use super::{
+    applications,
     audit::{Facts, Item, Job, Run},
     setup::{IN_FLIGHT_MAX, Setup},
 };
@@ -28,7 +29,8 @@ pub async fn gather(
     for receipt in receipts.iter_mut().filter(|receipt| receipt.key.is_none()) {
         receipt.key = receipt.record.as_ref().and_then(|record| keys.get(record)).map(|key| (*key).clone());
     }
-    Ok((Facts { receipts, items, jobs, runs, struck, in_flight_max: IN_FLIGHT_MAX }, faults))
+    let messages = applications::violations(&setup.admin).await?;
+    Ok((Facts { receipts, items, jobs, runs, messages, struck, in_flight_max: IN_FLIGHT_MAX }, faults))
 }
 
 async fn items(setup: &Setup) -> anyhow::Result<Vec<Item>> {

@@ -1,6 +1,7 @@
 //! Crash proof of campaigns: workers are killed, frozen and cut off, Postgres crashes, the provider fails in every way it can,
 //! and an auditor compares the provider's receipts with the database.
 
+mod applications;
 mod audit;
 mod audit_tests;
 mod broken;

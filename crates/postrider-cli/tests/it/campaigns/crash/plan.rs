@@ -19,6 +19,8 @@ pub struct Plan {
     pub doubts_min: usize,
     /// At least so many items are intended.
     pub items: usize,
+    /// So many single messages are sent by applications.
+    pub messages: usize,
     pub workers: usize,
 }
 
@@ -46,6 +48,7 @@ impl Plan {
             settles: false,
             doubts_min: 0,
             items: 20_000,
+            messages: 3_000,
             workers: 4,
         }
     }
@@ -67,19 +70,21 @@ impl Plan {
             settles: true,
             doubts_min: 5000,
             items: 14_000,
+            messages: 0,
             ..Self::short()
         }
     }
 
     /// A small one, for copies with a broken guard.
     pub fn small() -> Self {
-        Self { faults: faults([8, 1, 2, 1], RATES, 0), items: 1500, workers: 3, ..Self::short() }
+        Self { faults: faults([8, 1, 2, 1], RATES, 0), items: 1500, messages: 0, workers: 3, ..Self::short() }
     }
 
     /// The run of `make crash`: the short one, as the environment changes it.
     pub fn from_environment() -> anyhow::Result<Self> {
         let short = Self::short();
         let items = setting("CRASH_ITEMS", short.items)?;
-        Ok(Self { faults: short.faults.clone().from_environment()?, items, ..short })
+        let messages = setting("CRASH_MESSAGES", 20_000)?;
+        Ok(Self { faults: short.faults.clone().from_environment()?, items, messages, ..short })
     }
 }

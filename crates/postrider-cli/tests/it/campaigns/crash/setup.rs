@@ -13,6 +13,7 @@ use postrider_store::postgres::pool;
 use postrider_testkit::crash::{Launch, SeededRandom};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use uuid::Uuid;
 
 use super::{
     plan::{Plan, Route},
@@ -178,10 +179,16 @@ impl Setup {
         Ok(())
     }
 
+    /// The tenant whose applications send single messages.
+    pub fn tenant(&self) -> Uuid {
+        self.stages[0].tenant
+    }
+
     /// Items without a row.
     pub async fn waiting(&self) -> anyhow::Result<usize> {
-        let rows = number(&self.admin, "select count(*) from execution.channel_outbox").await?;
-        Ok(self.intended.saturating_sub(rows as usize))
+        let sql = "select coalesce((select sum(intended) from execution.campaign_runs), 0)::bigint
+                          - (select count(*) from execution.channel_outbox)";
+        Ok(number(&self.admin, sql).await?.max(0) as usize)
     }
 
     /// The holders of send jobs.

@@ -5,6 +5,7 @@ use postrider_testkit::crash::{
 };
 
 use super::{
+    applications::{self, Applications},
     audit::{Report, audit},
     facts,
     plan::{FREEZE, KILL, Plan},
@@ -16,6 +17,7 @@ pub struct Campaigns<'a> {
     pub setup: &'a mut Setup,
     launch: Launch,
     workers: Processes,
+    applications: Applications,
     /// Number of faults that were injected.
     round: usize,
     /// Jobs that were taken from workers that were only frozen.
@@ -27,7 +29,8 @@ impl<'a> Campaigns<'a> {
     pub async fn start(plan: &'a Plan, setup: &'a mut Setup, launch: Launch) -> anyhow::Result<Self> {
         setup.keep_busy(plan.items / 10).await?;
         let workers = Processes::start(launch.clone(), plan.workers).await?;
-        Ok(Self { plan, setup, launch, workers, round: 0, taken_over: 0 })
+        let applications = Applications::start(setup, plan.messages, plan.faults.seed).await?;
+        Ok(Self { plan, setup, launch, workers, applications, round: 0, taken_over: 0 })
     }
 
     fn faults(&self) -> &'a Faults {
@@ -94,6 +97,7 @@ impl Workload for Campaigns<'_> {
         self.round += 1;
         self.thaw(self.round).await?;
         self.setup.keep_busy(self.plan.items / 10).await?;
+        self.applications.go_on(self.plan.messages / self.faults().round().max(1));
         // The faults are spread over most of the work; requests go on while one is injected.
         let requests = (self.plan.items * 3 / 5 / self.faults().round().max(1)).max(1);
         self.until_received(requests).await
@@ -128,6 +132,8 @@ impl Workload for Campaigns<'_> {
         }
         self.thaw(usize::MAX).await?;
         self.setup.provider.end_faults()?;
+        self.applications.finish().await?;
+        self.settle("every message is in a run", applications::waiting).await?;
         self.settle("every job is at rest", async |setup| setup.restless().await).await?;
         if self.plan.settles {
             self.settle("every doubt is settled", async |setup| setup.open_doubts().await).await?;
@@ -145,9 +151,12 @@ impl Workload for Campaigns<'_> {
         let (facts, provider_faults) = facts::gather(self.setup, struck).await?;
         let ended = facts.items.iter().filter(|item| item.status != "queued").count();
         let intended = self.setup.intended;
+        let (messages, messages_ended) = applications::counts(&self.setup.admin).await?;
         let counts = vec![
             Count::new("items intended", intended, self.plan.items),
             Count::new("items ended", ended, intended / 2),
+            Count::new("single messages", messages, self.plan.messages / 2),
+            Count::new("single messages ended", messages_ended, self.plan.messages / 4),
             Count::new("jobs taken from frozen workers", self.taken_over, self.faults().count(FREEZE) / 2),
             Count::new("items settled late", facts::settled_late(self.setup).await?, 0),
             Count::new("requests", facts.receipts.len(), 0),

@@ -132,6 +132,7 @@ async fn the_rules_look_at_all_tables_there_are() -> anyhow::Result<()> {
             "execution.lead_list_members",
             "execution.lead_lists",
             "execution.leads",
+            "execution.messages",
             "execution.provider_callbacks",
             "execution.run_archives",
             "execution.suppressed_addresses",

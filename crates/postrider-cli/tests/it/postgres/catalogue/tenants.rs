@@ -34,6 +34,7 @@ const CHOICES: &[&str] = &[
     "execution.read_account_states",
     "execution.tenants_with_due_doubts",
     "execution.tenants_with_due_jobs",
+    "execution.tenants_with_due_messages",
     "execution.tenants_with_due_phases",
     "execution.tenants_with_due_progress",
     "execution.tenants_with_old_history",

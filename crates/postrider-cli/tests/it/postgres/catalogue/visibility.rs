@@ -110,6 +110,9 @@ impl Tenant {
              insert into execution.provider_callbacks (tenant_id, account_id, idempotency_key, message_id, status, proves_action)
              values ('{id}', '{account}', 'key', 'theirs', 'done', true);
              insert into execution.account_states (tenant_id, account_id) values ('{id}', '{account}');
+             insert into execution.messages (id, tenant_id, workspace_id, key, key_hash, channel, provider_account_id, provider, recipient,
+                                             content, actor)
+             values (gen_random_uuid(), '{id}', '{workspace}', 'key', sha256('{name}'), 'email', '{account}', 'smtp', 'a@b.c', '{{}}', 'a test');
              insert into execution.erasures (tenant_id, lead_id, actor, items, messages) values ('{id}', '{lead}', 'a test', 0, 0);
              insert into execution.suppression_keys (tenant_id, inner_pad, outer_pad)
              select '{id}', fresh.inner_pad, fresh.outer_pad from tenancy.new_hmac_key() as fresh;
