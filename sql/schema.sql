@@ -1422,7 +1422,7 @@ $$;
 
 COMMENT ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) IS 'First step of an erasure: suppresses the lead. Commit it before erase_lead. Returns false if the tenant has no such lead.';
 
-CREATE FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) RETURNS TABLE(tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
+CREATE FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[] DEFAULT NULL::text[]) RETURNS TABLE(tenant_id uuid, job_id uuid, outbox_id uuid, item_id uuid, idempotency_key text, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1431,7 +1431,7 @@ declare
     v_last integer := 0;
 begin
     v_begun := execution.begin_windows(p_tenant_ids, p_worker_id, p_job_ids, p_attempts, p_first, p_counts, p_outbox_ids,
-                                       p_recipients, p_message_hashes, p_verdicts, p_reasons);
+                                       p_recipients, p_message_hashes, p_verdicts, p_reasons, p_payloads);
     for n in 1..cardinality(p_job_ids) loop
         if v_begun.windows[n] <> 'open' then
             return query select p_tenant_ids[n], p_job_ids[n], null::uuid, null::uuid, null::text, v_begun.windows[n];
@@ -1446,9 +1446,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
+COMMENT ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[]) IS 'Reserves items as begin_windows does, and returns a row per item whose verdict is reserved or the status of the item. A window that is not open returns one row with the verdict lost or paused.';
 
-CREATE FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
+CREATE FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[] DEFAULT NULL::text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1461,6 +1461,7 @@ declare
     v_job record;
     v_now constant timestamptz := now();
     v_suppressed uuid[];
+    v_is_of_messages boolean;
     v_erased uuid[];
     v_end integer;
     v_place integer;
@@ -1525,26 +1526,40 @@ begin
             item_ids := item_ids || array_fill(null::uuid, array[v_end - cardinality(item_ids)]);
             v_places := v_places || array_fill(null::integer, array[v_end - cardinality(v_places)]);
         end if;
-        v_suppressed := array(
-            select lead.id
-              from execution.leads as lead
-             where lead.tenant_id = v_job.tenant_id
-               and lead.id = any (v_job.items)
-               and lead.suppressed_at is not null);
+        v_is_of_messages := v_job.key_part = 'message';
+        if v_is_of_messages then
+            v_suppressed := array(
+                select unsendable.message_id
+                  from execution.unsendable_messages(v_job.tenant_id, v_job.workspace_id, v_job.channel, v_job.items) as unsendable);
+        else
+            v_suppressed := array(
+                select lead.id
+                  from execution.leads as lead
+                 where lead.tenant_id = v_job.tenant_id
+                   and lead.id = any (v_job.items)
+                   and lead.suppressed_at is not null);
+        end if;
         for i in 1..v_job.count * least(cardinality(v_suppressed), 1) loop
             if v_job.items[i] = any (v_suppressed) and verdicts[v_end + i] is null then
                 verdicts[v_end + i] := 'skipped';
-                v_reasons[v_end + i] := 'the lead is suppressed';
+                v_reasons[v_end + i] := case when v_is_of_messages then 'the recipient is suppressed' else 'the lead is suppressed' end;
             end if;
         end loop;
         -- The worker may have read the lead before its erasure, so its address and the reason are not stored.
         if cardinality(v_suppressed) > 0 then
-            v_erased := array(
-                select lead.id
-                  from execution.leads as lead
-                 where lead.tenant_id = v_job.tenant_id
-                   and lead.id = any (v_suppressed)
-                   and lead.erasing_since is not null);
+            if v_is_of_messages then
+                v_erased := array(
+                    select unsendable.message_id
+                      from execution.unsendable_messages(v_job.tenant_id, v_job.workspace_id, v_job.channel, v_suppressed) as unsendable
+                     where unsendable.is_erased);
+            else
+                v_erased := array(
+                    select lead.id
+                      from execution.leads as lead
+                     where lead.tenant_id = v_job.tenant_id
+                       and lead.id = any (v_suppressed)
+                       and lead.erasing_since is not null);
+            end if;
             for i in 1..v_job.count * least(cardinality(v_erased), 1) loop
                 if v_job.items[i] = any (v_erased) then
                     verdicts[v_end + i] := 'skipped';
@@ -1558,8 +1573,13 @@ begin
         v_run_ids[v_job.n] := v_job.run_id;
         v_channels[v_job.n] := v_job.channel;
         v_providers[v_job.n] := v_job.provider;
-        v_prefixes[v_job.n] := v_job.run_id::text || '|';
-        v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        if v_is_of_messages then
+            v_prefixes[v_job.n] := 'message|';
+            v_suffixes[v_job.n] := '';
+        else
+            v_prefixes[v_job.n] := v_job.run_id::text || '|';
+            v_suffixes[v_job.n] := '|' || v_job.key_part || '|' || execution.key_time(v_job.scheduled_for);
+        end if;
         item_ids := item_ids || v_job.items;
         v_places := v_places || array_fill(v_job.n::integer, array[v_job.count]);
     end loop;
@@ -1592,14 +1612,16 @@ begin
     begin
         insert into execution.channel_outbox
                (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-                status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+                status, skipped, error, reserved_by, attempt, message_hash, payload, finalized_at)
         select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
                v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
                coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+               p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is null then item.payload::jsonb end,
+               case when item.verdict is not null then v_now end
           from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                        unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
-                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+                       unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason,
+                       unnest(p_payloads) as payload) as item
          where item.place is not null;
         get diagnostics v_inserted = row_count;
         if v_inserted <> cardinality(array_remove(v_places, null)) then
@@ -1611,14 +1633,16 @@ begin
     end;
     insert into execution.channel_outbox
            (id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key,
-            status, skipped, error, reserved_by, attempt, message_hash, finalized_at)
+            status, skipped, error, reserved_by, attempt, message_hash, payload, finalized_at)
     select item.id, p_tenant_ids[item.place], v_workspace_ids[item.place], v_run_ids[item.place], p_job_ids[item.place],
            v_channels[item.place], v_providers[item.place], item.item_id, item.recipient, item.key,
            coalesce(item.verdict, 'queued'), item.verdict is not distinct from 'skipped', left(item.reason, 2000),
-           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is not null then v_now end
+           p_worker_id, p_attempts[item.place], item.message_hash, case when item.verdict is null then item.payload::jsonb end,
+           case when item.verdict is not null then v_now end
       from (select unnest(outbox_ids) as id, unnest(v_places) as place, unnest(item_ids) as item_id,
                    unnest(idempotency_keys) as key, unnest(p_recipients) as recipient,
-                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
+                   unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason,
+                   unnest(p_payloads) as payload) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
 
@@ -1645,9 +1669,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
 
-CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
+CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, payload jsonb, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1693,8 +1717,9 @@ begin
          returning doubt.tenant_id, doubt.outbox_id, doubt.account_id, doubt.provider, doubt.looks, doubt.repeated_at
         )
         select item.id, item.tenant_id, item.workspace_id, item.run_id, item.job_id, item.channel, held.account_id,
-               held.provider, item.idempotency_key, item.recipient_id, item.recipient, item.message_hash, item.created_at,
-               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, asset.content, account.settings,
+               held.provider, item.idempotency_key, item.recipient_id, coalesce(item.recipient, message.recipient), item.message_hash,
+               coalesce(item.payload, message.variables), item.created_at,
+               item.in_doubt_since, item.in_doubt_since + run.quiet_time, held.looks, v_now, coalesce(asset.content, message.content), account.settings,
                account.sealed_secret, account.limits, account.secret_set_at > item.created_at,
                case
                    when lead.id is not null
@@ -1716,7 +1741,9 @@ begin
                              and other.workspace_id = lead.workspace_id
                              and other.phone = lead.phone
                              and other.suppressed_at is not null
-                             and item.channel = 'voice'),
+                             and item.channel = 'voice')
+               or exists (select
+                            from execution.unsendable_messages(p_tenant_id, item.workspace_id, item.channel, array[message.id])),
                held.repeated_at,
                (select callback.message_id
                   from execution.provider_callbacks as callback
@@ -1729,7 +1756,13 @@ begin
           from held
                join execution.channel_outbox as item on item.tenant_id = p_tenant_id and item.id = held.outbox_id
                join execution.campaign_runs as run on run.tenant_id = item.tenant_id and run.id = item.run_id
-               join execution.assets as asset on asset.tenant_id = item.tenant_id and asset.id = run.asset_id
+               left join execution.messages as message
+                      on run.key_part = 'message'
+                     and message.tenant_id = p_tenant_id
+                     and message.id = item.recipient_id
+               left join execution.assets as asset
+                      on asset.tenant_id = p_tenant_id
+                     and asset.id = coalesce(run.asset_id, message.asset_id)
                left join tenancy.provider_accounts as account
                       on account.tenant_id = p_tenant_id
                      and account.id = held.account_id
@@ -2696,6 +2729,7 @@ declare
     v_items uuid[];
     v_keys text[];
     v_messages uuid[];
+    v_single uuid[];
     -- The names under which chat providers know the person.
     v_senders text[];
 begin
@@ -2727,6 +2761,20 @@ begin
         raise exception 'begin_erasure must be committed before erase_lead' using errcode = 'invalid_parameter_value';
     end if;
 
+    v_single := array(
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and message.workspace_id = v_lead.workspace_id
+           and lower(message.recipient) = lower(v_lead.email)
+           and message.recipient is not null
+         union
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and message.workspace_id = v_lead.workspace_id
+           and lower(message.recipient) = v_lead.phone
+           and message.recipient is not null);
     -- Lock one job at a time and release it at once, as await_reservations does.
     perform set_config('lock_timeout', '10s', true);
     for v_job_id in
@@ -2734,7 +2782,7 @@ begin
           from execution.job_queue as job
          where job.tenant_id = p_tenant_id
            and job.status = 'locked'
-           and p_lead_id = any (job.item_ids)
+           and job.item_ids && (v_single || p_lead_id)
     loop
         begin
             perform
@@ -2748,20 +2796,25 @@ begin
         end;
     end loop;
 
-    -- The key of an item is a function of its run and lead, so the unique index finds the items of a person.
+    -- The key of an item is a function of its run and lead, or of its single message, so the unique index finds the items of a person.
     select coalesce(array_agg(item.id), '{}'), coalesce(array_agg(item.idempotency_key), '{}'),
            count(*) filter (where item.status = 'queued')
       into v_items, v_keys, open_items
-      from execution.campaign_runs as run
+      from (select execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for) as key
+              from execution.campaign_runs as run
+             where run.tenant_id = p_tenant_id
+               and run.workspace_id = v_lead.workspace_id
+               and run.phase_id is not null
+             union all
+            select execution.outbox_key(null, single.id, 'message', null)
+              from unnest(v_single) as single (id)) as wanted
            cross join lateral (
                select item.id, item.idempotency_key, item.status
                  from execution.channel_outbox as item
-                where item.idempotency_key = execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for)
+                where item.idempotency_key = wanted.key
                   and item.tenant_id = p_tenant_id
-                  and item.workspace_id = run.workspace_id
-               offset 0) as item
-     where run.tenant_id = p_tenant_id
-       and run.workspace_id = v_lead.workspace_id;
+                  and item.workspace_id = v_lead.workspace_id
+               offset 0) as item;
     v_senders := array_remove(array[v_lead.email, lower(v_lead.email), v_lead.phone, ltrim(v_lead.phone, '+')], null);
     select coalesce(array_agg(message.id), '{}'),
            count(*) filter (where message.status = 'accepted' or message.leased_until is not null
@@ -2786,9 +2839,22 @@ begin
     update execution.channel_outbox as item
        set recipient = null,
            error = case when item.error is not null then c_erased end,
-           message_hash = null
+           message_hash = null,
+           payload = null,
+           result = null
      where item.tenant_id = p_tenant_id
        and item.id = any (v_items);
+    -- A message that waits is not sent any more.
+    update execution.messages as message
+       set key = null,
+           request_hash = null,
+           recipient = null,
+           content = null,
+           variables = '{}',
+           ended_as = case when message.run_id is null then coalesce(message.ended_as, 'skipped') else message.ended_as end,
+           ended_at = case when message.run_id is null then coalesce(message.ended_at, v_now) else message.ended_at end
+     where message.tenant_id = p_tenant_id
+       and message.id = any (v_single);
     delete from execution.provider_callbacks as callback
      where callback.tenant_id = p_tenant_id
        and callback.idempotency_key = any (v_keys);
@@ -2896,7 +2962,7 @@ $$;
 
 COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a send job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
-CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS TABLE(tenant_id uuid, id uuid)
+CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[], p_results text[] DEFAULT NULL::text[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2906,6 +2972,8 @@ CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id
     AS $$
 #variable_conflict use_column
 declare
+    -- A longer result is left out: the outcome of a call is recorded in any case.
+    c_result_max constant integer := 1024;
     v_now constant timestamptz := now();
     v_is_one_tenant constant boolean := p_tenant_ids[1] = all (p_tenant_ids);
     v_batch record;
@@ -2923,13 +2991,13 @@ begin
     for v_batch in
         -- The arrays of a single tenant need no grouping.
         select p_tenant_ids[1] as tenant_id, p_outbox_ids as ids, p_statuses as statuses, p_message_ids as message_ids,
-               p_errors as errors
+               p_errors as errors, p_results as results
          where v_is_one_tenant
         union all
         (select settled.tenant_id, array_agg(settled.id), array_agg(settled.status), array_agg(settled.provider_message_id),
-                array_agg(settled.error)
-           from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids, p_errors)
-                as settled (tenant_id, id, status, provider_message_id, error)
+                array_agg(settled.error), array_agg(settled.result)
+           from unnest(p_tenant_ids, p_outbox_ids, p_statuses, p_message_ids, p_errors, p_results)
+                as settled (tenant_id, id, status, provider_message_id, error, result)
           where not v_is_one_tenant
           group by settled.tenant_id
           order by settled.tenant_id)
@@ -2940,8 +3008,10 @@ begin
                 with doubted as (
                     update execution.channel_outbox as item
                        set in_doubt_since = v_now,
-                           error = left(settled.error, 2000)
-                      from unnest(v_batch.ids, v_batch.statuses, v_batch.errors) as settled (id, status, error)
+                           error = left(settled.error, 2000),
+                           result = case when octet_length(settled.result) <= c_result_max then settled.result::jsonb end
+                      from unnest(v_batch.ids, v_batch.statuses, v_batch.errors, v_batch.results)
+                           as settled (id, status, error, result)
                      where item.tenant_id = v_batch.tenant_id
                        and item.id = any (v_batch.ids)
                        and item.id = settled.id
@@ -2965,10 +3035,12 @@ begin
                set status = settled.status,
                    provider_message_id = left(settled.provider_message_id, 500),
                    error = left(settled.error, 2000),
+                   result = case when octet_length(settled.result) <= c_result_max then settled.result::jsonb else item.result end,
                    finalized_at = v_now,
                    in_doubt_since = null
               from (select unnest(v_batch.ids) as id, unnest(v_batch.statuses) as status,
-                           unnest(v_batch.message_ids) as provider_message_id, unnest(v_batch.errors) as error) as settled
+                           unnest(v_batch.message_ids) as provider_message_id, unnest(v_batch.errors) as error,
+                           unnest(v_batch.results) as result) as settled
              where item.tenant_id = v_batch.tenant_id
                and item.id = any (v_batch.ids)
                and item.id = settled.id
@@ -2995,7 +3067,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[], p_results text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. p_results has an excerpt of each response as JSON text. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
 CREATE FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) RETURNS TABLE(lead_id uuid)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3083,6 +3155,9 @@ begin
        and id = p_run_id;
     perform execution.audit(p_tenant_id, v_run.campaign_id, v_run.phase_id, p_run_id, null, null, p_actor,
                             'run.' || v_status, null);
+    if v_run.phase_id is null then
+        return; -- a run of single messages
+    end if;
     perform
        from execution.campaigns
       where tenant_id = p_tenant_id
@@ -3126,6 +3201,82 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.follow_doubt() IS 'Trigger function: adds a row to execution.doubts when an item becomes in doubt, and deletes it when the doubt ends.';
+
+CREATE FUNCTION execution.group_messages(p_tenant_id uuid, p_worker_id text, p_limit integer DEFAULT 5000, p_job_size integer DEFAULT 100) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_ids uuid[];
+    v_group record;
+    v_run_id uuid;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    perform tenancy.limit_idle_time();
+    if p_limit is null or p_limit not between 1 and 10000 or p_job_size is null or p_job_size not between 1 and 10000 then
+        raise exception 'p_limit and p_job_size lie between 1 and 10000' using errcode = 'invalid_parameter_value';
+    end if;
+    v_ids := array(
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and message.run_id is null
+           and message.ended_as is null
+           and message.send_after <= v_now
+         order by message.send_after, message.id
+         limit p_limit
+           for update skip locked);
+    for v_group in
+        select message.workspace_id, message.channel, message.provider_account_id, message.provider,
+               array_agg(message.id order by message.send_after, message.id) as ids
+          from unnest(v_ids) as due (id)
+               cross join lateral (
+                   select found.id, found.workspace_id, found.channel, found.provider_account_id, found.provider, found.send_after
+                     from execution.messages as found
+                    where found.tenant_id = p_tenant_id
+                      and found.id = due.id
+                   offset 0) as message
+         group by message.workspace_id, message.channel, message.provider_account_id, message.provider
+         order by message.workspace_id, message.channel, message.provider_account_id
+    loop
+        v_run_id := gen_random_uuid();
+        insert into execution.campaign_runs
+               (id, tenant_id, workspace_id, channel, provider_account_id, provider, quiet_time, key_part, intended, cause, correlation_id)
+        values (v_run_id, p_tenant_id, v_group.workspace_id, v_group.channel, v_group.provider_account_id, v_group.provider,
+                interval '11 minutes', 'message', cardinality(v_group.ids), 'message', gen_random_uuid());
+        insert into execution.job_queue (id, tenant_id, workspace_id, run_id, position, job_type, item_ids)
+        select gen_random_uuid(), p_tenant_id, v_group.workspace_id, v_run_id, part + 1,
+               case v_group.channel
+                   when 'email' then 'email_send_batch'
+                   when 'voice' then 'voice_call_batch'
+                   else 'social_post_batch'
+               end,
+               v_group.ids[part * p_job_size + 1 : (part + 1) * p_job_size]
+          from generate_series(0, (cardinality(v_group.ids) - 1) / p_job_size) as part;
+        update execution.messages as message
+           set run_id = v_run_id
+         where message.tenant_id = p_tenant_id
+           and message.id = any (v_group.ids);
+        perform execution.audit(p_tenant_id, null, null, v_run_id, null, null, p_worker_id, 'run.deployed',
+                                cardinality(v_group.ids) || ' single messages');
+    end loop;
+    if cardinality(v_ids) > 0 then
+        -- Check first: an insert alone would wait for a worker that is updating the row of this tenant.
+        insert into execution.claim_order (tenant_id)
+        select p_tenant_id
+         where not exists (select from execution.claim_order as place where place.tenant_id = p_tenant_id)
+            on conflict do nothing;
+    end if;
+    return cardinality(v_ids);
+end
+$$;
+
+COMMENT ON FUNCTION execution.group_messages(p_tenant_id uuid, p_worker_id text, p_limit integer, p_job_size integer) IS 'Puts up to p_limit single messages of a tenant that are due into runs: one run per workspace, channel and account, with its send jobs. Messages that another worker is grouping are left to it. Returns the number of messages.';
 
 CREATE FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
@@ -3554,6 +3705,30 @@ $$;
 
 COMMENT ON FUNCTION execution.measure_jobs() IS 'Counts queued send jobs, locked send jobs and items in doubt, with the age of the oldest, over all tenants, for the metrics.';
 
+CREATE FUNCTION execution.messages_to(p_tenant_id uuid, p_recipient text, p_key text, p_channel text, p_before timestamp with time zone, p_before_id uuid, p_limit bigint) RETURNS TABLE(message_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select message.id
+          from execution.messages as message
+         where message.tenant_id = p_tenant_id
+           and lower(message.recipient) = lower(p_recipient)
+           and message.recipient is not null
+           and (p_key is null or message.key = p_key)
+           and (p_channel is null or message.channel = p_channel)
+           and (p_before is null or (message.created_at, message.id) < (p_before, p_before_id))
+         order by message.created_at desc, message.id desc
+         limit p_limit;
+end
+$$;
+
+COMMENT ON FUNCTION execution.messages_to(p_tenant_id uuid, p_recipient text, p_key text, p_channel text, p_before timestamp with time zone, p_before_id uuid, p_limit bigint) IS 'Returns the newest single messages of the tenant to an address, in upper or lower case, page by page.';
+
 CREATE FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3865,9 +4040,9 @@ COMMENT ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p
 
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN encode(sha256(convert_to((((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)), 'UTF8'::name)), 'hex'::text);
+    RETURN encode(sha256(convert_to(CASE p_key_part WHEN 'message'::text THEN ('message|'::text || (p_item_id)::text) ELSE (((((((p_run_id)::text || '|'::text) || (p_item_id)::text) || '|'::text) || p_key_part) || '|'::text) || execution.key_time(p_scheduled_for)) END, 'UTF8'::name)), 'hex'::text);
 
-COMMENT ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) IS 'Computes the idempotency key of an item. postrider_model::key computes the same key, and a test compares the two.';
+COMMENT ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) IS 'Computes the idempotency key of an item. That of a single message follows from its id, whatever run it is in. postrider_model::key computes the same keys, and a test compares them.';
 
 CREATE FUNCTION execution.phase_goal(p_trigger text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3969,6 +4144,19 @@ begin
                and item.run_id = p_run_id
              limit p_limit
                for update skip locked) as old;
+    -- A single message keeps its key and its end, and nothing that it says.
+    update execution.messages as message
+       set ended_as = item.status,
+           ended_at = item.finalized_at,
+           recipient = null,
+           content = null,
+           variables = '{}'
+      from execution.channel_outbox as item
+     where item.tenant_id = p_tenant_id
+       and item.id = any (v_ids)
+       and message.tenant_id = p_tenant_id
+       and message.id = item.recipient_id
+       and message.run_id = p_run_id;
     delete from execution.provider_callbacks as callback
      using tenancy.provider_accounts as account
      where account.tenant_id = p_tenant_id
@@ -4168,7 +4356,7 @@ declare
     v_job record;
 begin
     perform tenancy.require_tenant(p_tenant_id);
-    select job.item_ids, run.channel
+    select job.item_ids, job.workspace_id, run.channel, run.key_part
       into v_job
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
@@ -4180,7 +4368,23 @@ begin
     if not found then
         return;
     end if;
-    if v_job.channel = 'email' then
+    if v_job.key_part = 'message' then
+        -- A message to a person is like a lead with the address and the variables of the message.
+        select array_agg(message.id), array_agg(null::text),
+               array_agg(case v_job.channel when 'email' then message.recipient end),
+               array_agg(case v_job.channel when 'voice' then message.recipient end),
+               array_agg(null::text), array_agg(message.variables), array_agg(unsendable.reason)
+          into ids, external_ids, emails, phones, timezones, attributes, suppression_reasons
+          from unnest(v_job.item_ids) as item (id)
+               cross join lateral (
+                   select found.id, found.recipient, found.variables
+                     from execution.messages as found
+                    where found.tenant_id = p_tenant_id
+                      and found.id = item.id
+                   offset 0) as message
+               left join execution.unsendable_messages(p_tenant_id, v_job.workspace_id, v_job.channel, v_job.item_ids) as unsendable
+                      on unsendable.message_id = message.id;
+    elsif v_job.channel = 'email' then
         select array_agg(lead.id), array_agg(lead.external_id), array_agg(lead.email), array_agg(lead.phone),
                array_agg(lead.timezone), array_agg(lead.attributes),
                array_agg(coalesce(lead.suppression_reason,
@@ -4224,7 +4428,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, or its single messages in the form of leads, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
 
 CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4251,6 +4455,44 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the content, and the settings and sealed secret of the account, of a send job that the worker holds. Returns no row if the worker does not hold the send job.';
+
+CREATE FUNCTION execution.read_messages(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(message_id uuid, asset_id uuid, content jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    return query
+        select message.id, message.asset_id,
+               case
+                   when message.asset_id is null then message.content
+                   when row_number() over (partition by message.asset_id order by message.id) = 1
+                       then (select asset.content
+                               from execution.assets as asset
+                              where asset.tenant_id = p_tenant_id
+                                and asset.id = message.asset_id)
+               end
+          from execution.job_queue as job
+               cross join unnest(job.item_ids) as item (id)
+               cross join lateral (
+                   select found.id, found.asset_id, found.content
+                     from execution.messages as found
+                    where found.tenant_id = p_tenant_id
+                      and found.id = item.id
+                   offset 0) as message
+         where job.tenant_id = p_tenant_id
+           and job.id = p_job_id
+           and job.status = 'locked'
+           and job.locked_by = p_worker_id
+           and job.attempts = p_attempt;
+end
+$$;
+
+COMMENT ON FUNCTION execution.read_messages(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) IS 'Returns the contents of the single messages of a send job that the worker holds. The content of an asset comes with the first message that has it.';
 
 CREATE FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4339,12 +4581,53 @@ $$;
 
 COMMENT ON FUNCTION execution.refuse_change_of_callback() IS 'Trigger function: refuses every change of a callback, and its deletion unless its run is archived, its tenant is being removed, or this transaction records an erasure.';
 
+CREATE FUNCTION execution.refuse_change_of_message() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    c_erasable constant text[] := array['key', 'request_hash', 'recipient', 'content', 'variables'];
+    c_ends constant text[] := array['ended_as', 'ended_at'];
+    v_old constant jsonb := to_jsonb(old);
+    v_new jsonb;
+    v_may_redact boolean;
+begin
+    if tg_op = 'DELETE' then
+        if exists (select from tenancy.tenants as tenant where tenant.id = old.tenant_id and tenant.removing_since is not null) then
+            return old;
+        end if;
+    else
+        v_new := to_jsonb(new);
+        v_may_redact := exists (select
+                                  from execution.erasures as erasure
+                                 where erasure.tenant_id = old.tenant_id
+                                   and erasure.at = now())
+                        or exists (select
+                                     from execution.run_archives as archive
+                                    where archive.tenant_id = old.tenant_id
+                                      and archive.run_id = old.run_id);
+        if v_may_redact
+           and v_new - c_erasable - c_ends = v_old - c_erasable - c_ends
+           and (old.ended_as is null or new.ended_as = old.ended_as)
+           and (select bool_and(v_new -> redacted.name = v_old -> redacted.name or v_new -> redacted.name in ('null', '{}'))
+                  from unnest(c_erasable) as redacted (name))
+        then
+            return new;
+        end if;
+    end if;
+    raise exception '%.%: %', tg_table_schema, tg_table_name, tg_argv[0]
+        using errcode = 'check_violation', constraint = tg_name, schema = tg_table_schema, table = tg_table_name;
+end
+$$;
+
+COMMENT ON FUNCTION execution.refuse_change_of_message() IS 'Trigger function: refuses every change of a single message but two. What it says is removed when its run is archived or its person is erased, and it is deleted with its tenant.';
+
 CREATE FUNCTION execution.refuse_jobs_of_archived_runs() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    -- begin_removal locks this row, so no send job is added during a removal, which deletes the items after the send jobs.
     perform
        from tenancy.tenants as tenant
       where tenant.id = new.tenant_id
@@ -4432,9 +4715,9 @@ begin
     perform tenancy.require_tenant(p_tenant_id);
     perform execution.require_held(p_tenant_id, p_job_id, p_worker_id, p_attempt);
     perform execution.doubt_leftovers(p_tenant_id, p_job_id, p_worker_id);
-    -- With the share lock, a concurrent resume waits and then finds the send job in its new place.
+    -- With the share lock, a concurrent resume waits and then finds the send job in its new place. A run of single messages has no phase.
     select phase.status
-      into strict v_phase_status
+      into v_phase_status
       from execution.job_queue as job
            join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
            join execution.campaign_phases as phase
@@ -4839,6 +5122,161 @@ CREATE FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) RETU
 $$;
 
 COMMENT ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) IS 'Returns the runs of a phase since it was last sent to its whole audience, newest first.';
+
+CREATE FUNCTION execution.send_message(p_tenant_id uuid, p_channel text, p_account text, p_recipient text, p_key text, p_asset text DEFAULT NULL::text, p_content jsonb DEFAULT NULL::jsonb, p_variables jsonb DEFAULT '{}'::jsonb, p_send_after timestamp with time zone DEFAULT NULL::timestamp with time zone, p_workspace_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_id uuid DEFAULT NULL::uuid) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $_$
+declare
+    c_variables_bytes_max constant integer := 32768;
+    c_content_bytes_max constant integer := 262144;
+    v_now constant timestamptz := now();
+    v_send_after constant timestamptz := greatest(p_send_after, v_now);
+    v_actor constant text := coalesce(nullif(btrim(p_actor), ''), session_user::text);
+    v_key_hash constant bytea := sha256(convert_to(p_key, 'UTF8'));
+    v_request_hash bytea;
+    v_workspace_id uuid;
+    v_account record;
+    v_asset_id uuid;
+    v_asset_channel text;
+    v_known record;
+    v_id uuid := coalesce(p_id, gen_random_uuid());
+begin
+    -- A login with postrider_publish names any tenant, as for publish_outbox: it cannot read anything.
+    if not pg_has_role(session_user, 'postrider_publish', 'member') then
+        perform tenancy.require_tenant(p_tenant_id);
+    end if;
+    if btrim(coalesce(p_key, '')) = '' or octet_length(p_key) > 255 or p_key ~ '[[:cntrl:]]' then
+        raise exception 'the key must be given, with at most 255 bytes and without control characters'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use a key of your own that is the same when you try again, such as the id of the order.';
+    end if;
+    if coalesce(p_channel, '') not in ('email', 'voice', 'social') then
+        raise exception 'the channel is email, voice or social, not %', coalesce(p_channel, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_channel = 'email' and coalesce(p_recipient, '') !~ '^[^@[:space:][:cntrl:]]+@[^@[:space:][:cntrl:]]+$'
+       or p_channel = 'voice' and coalesce(p_recipient, '') !~ '^[+][1-9][0-9]{4,14}$'
+       or p_channel = 'social' and p_recipient is not null
+       or octet_length(p_recipient) > 320
+    then
+        raise exception 'the recipient of channel % is %', p_channel,
+                        case p_channel when 'email' then 'an e-mail address' when 'voice' then 'a phone number like +4930901820' else 'left out' end
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if num_nonnulls(p_asset, p_content) <> 1 then
+        raise exception 'a message has either an asset or content of its own' using errcode = 'invalid_parameter_value';
+    end if;
+    if jsonb_typeof(p_content) <> 'object' or octet_length(p_content::text) > c_content_bytes_max then
+        raise exception 'the content is a JSON object of at most % bytes', c_content_bytes_max
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if coalesce(jsonb_typeof(p_variables), 'null') <> 'object' or octet_length(p_variables::text) > c_variables_bytes_max
+       or p_variables ? 'lead'
+    then
+        raise exception 'the variables are a JSON object of at most % bytes, without `lead`, which has the address', c_variables_bytes_max
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if p_send_after > v_now + interval '10 years' then
+        raise exception 'send_after is more than ten years ahead' using errcode = 'invalid_parameter_value';
+    end if;
+    select workspace.id
+      into v_workspace_id
+      from tenancy.workspaces as workspace
+     where workspace.tenant_id = p_tenant_id
+       and (p_workspace_id is null or workspace.id = p_workspace_id)
+     order by workspace.created_at, workspace.id
+     limit 1;
+    if not found then
+        raise exception 'there is no such tenant or workspace' using errcode = 'no_data_found';
+    end if;
+    -- As the caller wrote it: a repeat is the same although the asset has a newer version by then.
+    v_request_hash := sha256(convert_to(
+        jsonb_build_array(p_channel, p_account, p_recipient, p_asset, p_content, p_variables,
+                          to_char(p_send_after at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'))::text, 'UTF8'));
+    select message.id, message.request_hash
+      into v_known
+      from execution.messages as message
+     where message.key_hash = v_key_hash
+       and message.tenant_id = p_tenant_id
+       and message.workspace_id = v_workspace_id;
+    if not found then
+        select account.id, account.provider
+          into v_account
+          from tenancy.provider_accounts as account
+         where account.tenant_id = p_tenant_id
+           and account.workspace_id = v_workspace_id
+           and account.name = p_account;
+        if not found then
+            raise exception 'there is no provider account `%`', coalesce(p_account, '(none)')
+                using errcode = 'no_data_found', hint = 'Add one with `postrider accounts add`.';
+        end if;
+        if p_asset is not null then
+            select asset.id, asset.channel
+              into v_asset_id, v_asset_channel
+              from execution.assets as asset
+             where asset.tenant_id = p_tenant_id
+               and asset.workspace_id = v_workspace_id
+               and (asset.name = p_asset
+                    or asset.id::text = p_asset
+                    or asset.name = regexp_replace(p_asset, '@[0-9]+$', '')
+                       and asset.version::text = substring(p_asset from '@([0-9]+)$'))
+             order by asset.id::text = p_asset desc, asset.name = p_asset desc, asset.version desc
+             limit 1;
+            if not found then
+                raise exception 'there is no asset `%`', p_asset
+                    using errcode = 'no_data_found', hint = 'Name its id, its name, or NAME@VERSION.';
+            end if;
+            if v_asset_channel <> p_channel then
+                raise exception 'the asset `%` is for channel %, the message for %', p_asset, v_asset_channel, p_channel
+                    using errcode = 'invalid_parameter_value';
+            end if;
+        end if;
+        if exists (select from tenancy.tenants as tenant where tenant.id = p_tenant_id and tenant.removing_since is not null) then
+            raise exception 'the tenant is being removed' using errcode = 'no_data_found';
+        end if;
+        -- Another transaction with this key is waited for.
+        insert into execution.messages
+               (id, tenant_id, workspace_id, key, key_hash, request_hash, channel, provider_account_id, provider, recipient,
+                asset_id, content, variables, send_after, actor)
+        values (v_id, p_tenant_id, v_workspace_id, p_key, v_key_hash, v_request_hash, p_channel, v_account.id, v_account.provider,
+                p_recipient, v_asset_id, p_content, p_variables, v_send_after, v_actor)
+            on conflict (key_hash, tenant_id, workspace_id) do nothing;
+        if found then
+            -- A worker that has waiting messages takes this one with them, and a hint per message would make the commits wait for
+            -- each other.
+            if v_send_after <= v_now
+               and not exists (select
+                                 from execution.messages as other
+                                where other.tenant_id = p_tenant_id
+                                  and other.run_id is null
+                                  and other.ended_as is null
+                                  and other.send_after <= v_now
+                                  and other.id <> v_id)
+            then
+                perform tenancy.send_hint('postrider_jobs');
+            end if;
+            return v_id;
+        end if;
+        select message.id, message.request_hash
+          into strict v_known
+          from execution.messages as message
+         where message.key_hash = v_key_hash
+           and message.tenant_id = p_tenant_id
+           and message.workspace_id = v_workspace_id;
+    end if;
+    if v_known.request_hash <> v_request_hash then
+        raise exception 'the key `%` was used for another message, %', p_key, v_known.id
+            using errcode = 'PR005',
+                  hint = 'Repeat a message with the same values; give another message another key.';
+    end if;
+    return v_known.id;
+end
+$_$;
+
+COMMENT ON FUNCTION execution.send_message(p_tenant_id uuid, p_channel text, p_account text, p_recipient text, p_key text, p_asset text, p_content jsonb, p_variables jsonb, p_send_after timestamp with time zone, p_workspace_id uuid, p_actor text, p_id uuid) IS 'Sends one message outside a campaign, if and only if the transaction of the caller commits, and returns its id. The same key and message return the id of the first call; the same key with another message raises PR005.';
 
 CREATE FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5413,6 +5851,41 @@ $$;
 
 COMMENT ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) IS 'Chooses up to p_limit send jobs that are due and returns their number per tenant. The tenant that was served longest ago comes first; each gets an equal share, and the rest goes to tenants that have more send jobs. Leaves out the tenants in p_except and the runs in p_except_run_tenants and p_except_runs. is_overdue marks tenants with send jobs for requeue_overdue_jobs; call it and choose again. Locks nothing; claim_queued_jobs then claims per tenant.';
 
+CREATE FUNCTION execution.tenants_with_due_messages(p_limit integer) RETURNS TABLE(tenant_id uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now       constant timestamptz := now();
+    v_tenant_id uuid := '00000000-0000-0000-0000-000000000000'::uuid;
+    v_due_at    timestamptz;
+    v_found     integer := 0;
+begin
+    -- One index lookup per tenant that has a waiting message.
+    loop
+        select message.tenant_id, message.send_after
+          into v_tenant_id, v_due_at
+          from execution.messages as message
+         where message.run_id is null
+           and message.ended_as is null
+           and message.tenant_id > v_tenant_id
+         order by message.tenant_id, message.send_after
+         limit 1;
+        exit when not found or v_found >= p_limit;
+        if v_due_at <= v_now then
+            tenant_id := v_tenant_id;
+            v_found := v_found + 1;
+            return next;
+        end if;
+    end loop;
+end
+$$;
+
+COMMENT ON FUNCTION execution.tenants_with_due_messages(p_limit integer) IS 'Returns up to p_limit tenants with single messages that are due and in no run yet. Locks nothing; group_messages then acts per tenant.';
+
 CREATE FUNCTION execution.tenants_with_due_phases(p_limit integer) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5558,6 +6031,64 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
+
+CREATE FUNCTION execution.unsendable_messages(p_tenant_id uuid, p_workspace_id uuid, p_channel text, p_message_ids uuid[]) RETURNS TABLE(message_id uuid, reason text, is_erased boolean)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_keeps_hashes constant boolean := exists (
+        select from execution.suppression_keys as key where key.tenant_id = p_tenant_id);
+begin
+    return query
+        select message.id,
+               coalesce(person.reason, case when message.recipient is null then 'erased' else 'suppressed before erasure' end),
+               coalesce(person.is_being_erased, false) or message.recipient is null
+          from unnest(p_message_ids) as wanted (id)
+               cross join lateral (
+                   select found.id, found.recipient
+                     from execution.messages as found
+                    where found.tenant_id = p_tenant_id
+                      and found.id = wanted.id
+                   offset 0) as message
+               left join lateral (
+                   select lead.suppression_reason as reason, lead.erasing_since is not null as is_being_erased
+                     from execution.leads as lead
+                    where p_channel = 'email'
+                      and lead.tenant_id = p_tenant_id
+                      and lead.workspace_id = p_workspace_id
+                      and lower(lead.email) = lower(message.recipient)
+                      and lead.suppressed_at is not null
+                    union all
+                   select lead.suppression_reason, lead.erasing_since is not null
+                     from execution.leads as lead
+                    where p_channel = 'voice'
+                      and lead.tenant_id = p_tenant_id
+                      and lead.workspace_id = p_workspace_id
+                      and lead.phone = message.recipient
+                      and lead.suppressed_at is not null
+                    order by 2 desc
+                    limit 1) as person on true
+         where p_channel <> 'social'
+           and (person.reason is not null
+                or message.recipient is null
+                or v_keeps_hashes
+                   and exists (select
+                                 from execution.suppressed_addresses as known
+                                where known.tenant_id = p_tenant_id
+                                  and known.workspace_id = p_workspace_id
+                                  and known.hash = any (execution.address_hashes(
+                                          p_tenant_id, case p_channel when 'email' then message.recipient end,
+                                          case p_channel when 'voice' then message.recipient end, null))));
+end
+$$;
+
+COMMENT ON FUNCTION execution.unsendable_messages(p_tenant_id uuid, p_workspace_id uuid, p_channel text, p_message_ids uuid[]) IS 'Returns those of the single messages that may not be sent, with the reason: a lead with the address is suppressed, an erased person with the address was, or the person was erased.';
 
 CREATE FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
     LANGUAGE plpgsql
@@ -7865,6 +8396,10 @@ declare
     v_more bigint;
 begin
     perform tenancy.require_tenant(p_tenant_id);
+    -- The original may have sent single messages that wait here. In runs, they become in doubt below.
+    loop
+        exit when execution.group_messages(p_tenant_id, p_actor) = 0;
+    end loop;
     -- Send jobs are locked before their items, as in every function. Their workers are gone; the lost claim counts as
     -- no attempt.
     update execution.job_queue as job
@@ -7874,7 +8409,7 @@ begin
            locked_at = null,
            run_after = case when phase.status = 'paused' then 'infinity'::timestamptz else v_now end
       from execution.campaign_runs as run
-           join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
+           left join execution.campaign_phases as phase on phase.tenant_id = run.tenant_id and phase.id = run.phase_id
      where job.tenant_id = p_tenant_id
        and job.status = 'locked'
        and run.tenant_id = p_tenant_id
@@ -7905,13 +8440,14 @@ begin
                (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, status, error,
                 reserved_by, attempt, created_at, in_doubt_since)
         select p_tenant_id, job.workspace_id, job.run_id, job.id, run.channel, run.provider, item.id,
-               case run.channel when 'email' then lead.email when 'voice' then lead.phone end,
+               coalesce(message.recipient, case run.channel when 'email' then lead.email when 'voice' then lead.phone end),
                execution.outbox_key(run.id, item.id, run.key_part, run.scheduled_for), 'queued', c_note,
                'adoption-' || p_epoch_id, job.attempts, greatest(run.created_at, p_copied_after), v_now
           from execution.job_queue as job
                join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
                cross join unnest(job.item_ids) as item (id)
                left join execution.leads as lead on lead.tenant_id = job.tenant_id and lead.id = item.id
+               left join execution.messages as message on message.tenant_id = job.tenant_id and message.id = item.id
          where job.tenant_id = p_tenant_id
            and job.status in ('queued', 'failed')
            and (run.scheduled_for is null or run.scheduled_for <= v_now)
@@ -8754,6 +9290,7 @@ begin
         ), by_campaign as (
             select doubt.campaign_id, count(*) as doubts
               from doubt
+             where doubt.campaign_id is not null
              group by doubt.campaign_id
              order by count(*) desc, doubt.campaign_id
              limit 50
@@ -9917,11 +10454,11 @@ CREATE TABLE execution.campaign_runs (
     id uuid NOT NULL,
     tenant_id uuid NOT NULL,
     workspace_id uuid NOT NULL,
-    campaign_id uuid NOT NULL,
-    phase_id uuid NOT NULL,
+    campaign_id uuid,
+    phase_id uuid,
     channel text NOT NULL,
     status text DEFAULT 'queued'::text NOT NULL,
-    asset_id uuid NOT NULL,
+    asset_id uuid,
     provider_account_id uuid NOT NULL,
     provider text NOT NULL,
     scheduled_for timestamp with time zone,
@@ -9936,7 +10473,12 @@ CREATE TABLE execution.campaign_runs (
     failover_account_id uuid,
     number integer DEFAULT 1 NOT NULL,
     cause text DEFAULT 'start'::text NOT NULL,
-    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text]))),
+    CONSTRAINT campaign_runs_are_of_a_phase_or_of_messages CHECK (
+CASE cause
+    WHEN 'message'::text THEN ((campaign_id IS NULL) AND (phase_id IS NULL) AND (asset_id IS NULL) AND (key_part = 'message'::text))
+    ELSE ((campaign_id IS NOT NULL) AND (phase_id IS NOT NULL) AND (asset_id IS NOT NULL) AND (key_part <> 'message'::text))
+END),
+    CONSTRAINT campaign_runs_cause_check CHECK ((cause = ANY (ARRAY['start'::text, 'retry'::text, 'rerun'::text, 'message'::text]))),
     CONSTRAINT campaign_runs_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
     CONSTRAINT campaign_runs_intend_something CHECK ((intended > 0)),
     CONSTRAINT campaign_runs_status_check CHECK ((status = ANY (ARRAY['queued'::text, 'running'::text, 'completed'::text, 'partial'::text, 'failed'::text])))
@@ -9945,7 +10487,7 @@ ALTER TABLE ONLY execution.campaign_runs ALTER COLUMN tenant_id SET STATISTICS 0
 
 ALTER TABLE ONLY execution.campaign_runs FORCE ROW LEVEL SECURITY;
 
-COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment. Runs are never deleted; run_archives has those whose jobs and items were.';
+COMMENT ON TABLE execution.campaign_runs IS 'One execution of a phase, with the settings of the phase at the time of its deployment, or of single messages. Runs are never deleted; run_archives has those whose jobs and items were.';
 
 CREATE TABLE execution.campaigns (
     id uuid NOT NULL,
@@ -9985,6 +10527,8 @@ CREATE TABLE execution.channel_outbox (
     reserved_by text,
     attempt integer,
     message_hash bytea,
+    payload jsonb,
+    result jsonb,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     finalized_at timestamp with time zone,
     in_doubt_since timestamp with time zone,
@@ -10021,7 +10565,7 @@ CREATE TABLE execution.doubts (
     repeated_at timestamp with time zone,
     is_for_person boolean DEFAULT false NOT NULL,
     note text,
-    campaign_id uuid NOT NULL,
+    campaign_id uuid,
     in_doubt_since timestamp with time zone NOT NULL
 )
 WITH (fillfactor='70');
@@ -10150,6 +10694,40 @@ ALTER TABLE ONLY execution.leads ALTER COLUMN tenant_id SET STATISTICS 0;
 ALTER TABLE ONLY execution.leads FORCE ROW LEVEL SECURITY;
 
 COMMENT ON TABLE execution.leads IS 'People whom campaigns address. A lead keeps its id for ever, and its identity until it is erased; a suppressed lead gets no more messages. An erased lead has no data, and its row never changes again.';
+
+CREATE TABLE execution.messages (
+    id uuid NOT NULL,
+    tenant_id uuid NOT NULL,
+    workspace_id uuid NOT NULL,
+    key text,
+    key_hash bytea NOT NULL,
+    request_hash bytea,
+    channel text NOT NULL,
+    provider_account_id uuid NOT NULL,
+    provider text NOT NULL,
+    recipient text,
+    asset_id uuid,
+    content jsonb,
+    variables jsonb DEFAULT '{}'::jsonb NOT NULL,
+    send_after timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    actor text NOT NULL,
+    run_id uuid,
+    ended_as text,
+    ended_at timestamp with time zone,
+    CONSTRAINT messages_address_fits_in_a_header CHECK (((octet_length(recipient) <= 320) AND (recipient !~ '[[:cntrl:]]'::text))),
+    CONSTRAINT messages_channel_check CHECK ((channel = ANY (ARRAY['email'::text, 'voice'::text, 'social'::text]))),
+    CONSTRAINT messages_end_at_a_time CHECK (((ended_as IS NULL) = (ended_at IS NULL))),
+    CONSTRAINT messages_ended_as_check CHECK ((ended_as = ANY (ARRAY['sent'::text, 'called'::text, 'posted'::text, 'failed'::text, 'skipped'::text]))),
+    CONSTRAINT messages_have_one_content CHECK (((asset_id IS NULL) OR (content IS NULL))),
+    CONSTRAINT messages_keys_are_sha256 CHECK (((octet_length(key_hash) = 32) AND (octet_length(request_hash) = 32))),
+    CONSTRAINT messages_variables_are_an_object CHECK ((jsonb_typeof(variables) = 'object'::text))
+);
+ALTER TABLE ONLY execution.messages ALTER COLUMN tenant_id SET STATISTICS 0;
+
+ALTER TABLE ONLY execution.messages FORCE ROW LEVEL SECURITY;
+
+COMMENT ON TABLE execution.messages IS 'Single messages, one row per key of the caller. The worker groups messages that are due into runs, and their items have keys that follow from the ids of the messages, so a message is called once whatever run it is in. Rows are deleted only with their tenant: retention and erasure remove what they say.';
 
 CREATE TABLE execution.provider_callbacks (
     tenant_id uuid NOT NULL,
@@ -10850,6 +11428,12 @@ ALTER TABLE ONLY execution.lead_lists
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_pkey PRIMARY KEY (tenant_id, id);
 
+ALTER TABLE ONLY execution.messages
+    ADD CONSTRAINT messages_one_per_key UNIQUE (key_hash, tenant_id, workspace_id);
+
+ALTER TABLE ONLY execution.messages
+    ADD CONSTRAINT messages_pkey PRIMARY KEY (tenant_id, id);
+
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_pkey PRIMARY KEY (tenant_id, account_id, idempotency_key, message_id, status);
 
@@ -11000,6 +11584,8 @@ CREATE INDEX campaign_runs_by_correlation ON execution.campaign_runs USING btree
 
 CREATE INDEX campaign_runs_by_phase ON execution.campaign_runs USING btree (tenant_id, phase_id, created_at);
 
+CREATE INDEX campaign_runs_of_phases_by_age ON execution.campaign_runs USING btree (tenant_id, created_at, id) WHERE (phase_id IS NOT NULL);
+
 CREATE INDEX campaigns_by_age ON execution.campaigns USING btree (tenant_id, created_at, id);
 
 CREATE INDEX channel_outbox_by_job ON execution.channel_outbox USING btree (job_id, tenant_id);
@@ -11045,6 +11631,12 @@ CREATE INDEX leads_suppressed ON execution.leads USING btree (tenant_id, id) WHE
 CREATE INDEX leads_suppressed_by_email ON execution.leads USING btree (lower(email), tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
 
 CREATE INDEX leads_suppressed_by_phone ON execution.leads USING btree (phone, tenant_id, workspace_id) WHERE (suppressed_at IS NOT NULL);
+
+CREATE INDEX messages_by_age ON execution.messages USING btree (tenant_id, created_at, id);
+
+CREATE INDEX messages_by_recipient ON execution.messages USING btree (lower(recipient), tenant_id, created_at) WHERE (recipient IS NOT NULL);
+
+CREATE INDEX messages_waiting ON execution.messages USING btree (tenant_id, send_after, id) WHERE ((run_id IS NULL) AND (ended_as IS NULL));
 
 CREATE INDEX alert_instances_by_age ON jobs.alert_instances USING btree (tenant_id, resolved_at) WHERE (status = 'resolved'::text);
 
@@ -11160,7 +11752,7 @@ CREATE TRIGGER channel_outbox_doubts_are_followed AFTER UPDATE ON execution.chan
 
 CREATE TRIGGER channel_outbox_doubts_end_with_the_item AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN (((old.in_doubt_since IS NOT NULL) AND (new.in_doubt_since IS NULL) AND (new.status = 'queued'::text))) EXECUTE FUNCTION tenancy.refuse_change('an item stays in doubt until it is known how it ended');
 
-CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('an item that has ended never changes; sending again is a new run', 'recipient', 'error', 'message_hash');
+CREATE TRIGGER channel_outbox_ends_are_final AFTER UPDATE ON execution.channel_outbox FOR EACH ROW WHEN ((old.status <> 'queued'::text)) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('an item that has ended never changes; sending again is a new run', 'recipient', 'error', 'message_hash', 'payload', 'result');
 
 CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a key that was used stays used');
 
@@ -11168,7 +11760,7 @@ CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.c
 
 CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 
-CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
+CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, payload, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash', 'payload', 'result');
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
@@ -11193,6 +11785,12 @@ CREATE TRIGGER leads_erased_are_final BEFORE UPDATE ON execution.leads FOR EACH 
 CREATE TRIGGER leads_erasures_are_recorded BEFORE UPDATE OF erased_at ON execution.leads FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION execution.require_erasure();
 
 CREATE TRIGGER leads_stay_where_they_are BEFORE UPDATE OF id, tenant_id, workspace_id, identity ON execution.leads FOR EACH ROW WHEN (((old.id <> new.id) OR (old.tenant_id <> new.tenant_id) OR (old.workspace_id <> new.workspace_id) OR ((old.identity <> new.identity) AND (NOT ((old.erasing_since IS NOT NULL) AND (old.erased_at IS NULL) AND (new.erased_at IS NOT NULL)))))) EXECUTE FUNCTION tenancy.refuse_change('a lead stays who it is');
+
+CREATE TRIGGER messages_are_facts BEFORE DELETE OR UPDATE OF id, tenant_id, workspace_id, key, key_hash, request_hash, channel, provider_account_id, provider, recipient, asset_id, content, variables, send_after, created_at, actor, ended_as, ended_at ON execution.messages FOR EACH ROW EXECUTE FUNCTION execution.refuse_change_of_message('a message that was handed over never changes, and its key stays used');
+
+CREATE TRIGGER messages_are_never_emptied BEFORE TRUNCATE ON execution.messages FOR EACH STATEMENT EXECUTE FUNCTION tenancy.refuse_change('a message that was handed over never changes, and its key stays used');
+
+CREATE TRIGGER messages_get_one_run BEFORE UPDATE OF run_id ON execution.messages FOR EACH ROW WHEN (((old.run_id IS NOT NULL) OR (old.ended_as IS NOT NULL) OR (new.run_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('a message is in one run');
 
 CREATE TRIGGER provider_callbacks_are_facts BEFORE DELETE OR UPDATE ON execution.provider_callbacks FOR EACH ROW EXECUTE FUNCTION execution.refuse_change_of_callback('a provider''s report never changes');
 
@@ -11362,6 +11960,12 @@ ALTER TABLE ONLY execution.lead_lists
 ALTER TABLE ONLY execution.leads
     ADD CONSTRAINT leads_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
 
+ALTER TABLE ONLY execution.messages
+    ADD CONSTRAINT messages_belong_to_a_workspace FOREIGN KEY (tenant_id, workspace_id) REFERENCES tenancy.workspaces(tenant_id, id);
+
+ALTER TABLE ONLY execution.messages
+    ADD CONSTRAINT messages_send_an_asset FOREIGN KEY (tenant_id, asset_id) REFERENCES execution.assets(tenant_id, id);
+
 ALTER TABLE ONLY execution.provider_callbacks
     ADD CONSTRAINT provider_callbacks_tenant_id_fkey FOREIGN KEY (tenant_id) REFERENCES tenancy.tenants(id);
 
@@ -11485,6 +12089,8 @@ ALTER TABLE execution.lead_lists ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE execution.leads ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE execution.messages ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY owner_passes ON execution.account_states TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.assets TO postrider_owner USING (true) WITH CHECK (true);
@@ -11514,6 +12120,8 @@ CREATE POLICY owner_passes ON execution.lead_list_members TO postrider_owner USI
 CREATE POLICY owner_passes ON execution.lead_lists TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.leads TO postrider_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY owner_passes ON execution.messages TO postrider_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY owner_passes ON execution.provider_callbacks TO postrider_owner USING (true) WITH CHECK (true);
 
@@ -11560,6 +12168,8 @@ CREATE POLICY tenant_sees_its_own ON execution.lead_list_members FOR SELECT TO p
 CREATE POLICY tenant_sees_its_own ON execution.lead_lists FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.leads FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
+
+CREATE POLICY tenant_sees_its_own ON execution.messages FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
 CREATE POLICY tenant_sees_its_own ON execution.provider_callbacks FOR SELECT TO postrider_app, postrider_worker, postrider_read USING ((tenant_id = ( SELECT tenancy.current_tenant_id() AS current_tenant_id)));
 
@@ -11682,6 +12292,7 @@ GRANT USAGE ON SCHEMA events TO postrider_read;
 GRANT USAGE ON SCHEMA execution TO postrider_app;
 GRANT USAGE ON SCHEMA execution TO postrider_worker;
 GRANT USAGE ON SCHEMA execution TO postrider_read;
+GRANT USAGE ON SCHEMA execution TO postrider_publish;
 
 GRANT USAGE ON SCHEMA jobs TO postrider_app;
 GRANT USAGE ON SCHEMA jobs TO postrider_worker;
@@ -11833,11 +12444,11 @@ GRANT ALL ON FUNCTION execution.await_reservations(p_tenant_id uuid, p_campaign_
 REVOKE ALL ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_erasure(p_tenant_id uuid, p_lead_id uuid) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[]) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], p_payloads text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
@@ -11888,8 +12499,8 @@ GRANT ALL ON FUNCTION execution.fail_job(p_tenant_id uuid, p_job_id uuid, p_work
 
 REVOKE ALL ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[], p_results text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[], p_results text[]) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) TO postrider_app;
@@ -11898,6 +12509,9 @@ GRANT ALL ON FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) TO p
 REVOKE ALL ON FUNCTION execution.finish_run(p_tenant_id uuid, p_run_id uuid, p_actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.follow_doubt() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.group_messages(p_tenant_id uuid, p_worker_id text, p_limit integer, p_job_size integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.group_messages(p_tenant_id uuid, p_worker_id text, p_limit integer, p_job_size integer) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.heartbeat_jobs(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[]) TO postrider_worker;
@@ -11927,6 +12541,10 @@ GRANT ALL ON FUNCTION execution.measure_circuits() TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.measure_jobs() FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.measure_jobs() TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.messages_to(p_tenant_id uuid, p_recipient text, p_key text, p_channel text, p_before timestamp with time zone, p_before_id uuid, p_limit bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.messages_to(p_tenant_id uuid, p_recipient text, p_key text, p_channel text, p_before timestamp with time zone, p_before_id uuid, p_limit bigint) TO postrider_app;
+GRANT ALL ON FUNCTION execution.messages_to(p_tenant_id uuid, p_recipient text, p_key text, p_channel text, p_before timestamp with time zone, p_before_id uuid, p_limit bigint) TO postrider_read;
 
 REVOKE ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.move_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[]) TO postrider_worker;
@@ -11979,10 +12597,15 @@ GRANT ALL ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text
 REVOKE ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.read_messages(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.read_messages(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.record_callback(p_tenant_id uuid, p_account_id uuid, p_idempotency_key text, p_message_id text, p_status text, p_proves_action boolean) TO postrider_app;
 
 REVOKE ALL ON FUNCTION execution.refuse_change_of_callback() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION execution.refuse_change_of_message() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.refuse_jobs_of_archived_runs() FROM PUBLIC;
 
@@ -12020,6 +12643,10 @@ GRANT ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[])
 
 REVOKE ALL ON FUNCTION execution.runs_since_all(p_tenant_id uuid, p_phase_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION execution.send_message(p_tenant_id uuid, p_channel text, p_account text, p_recipient text, p_key text, p_asset text, p_content jsonb, p_variables jsonb, p_send_after timestamp with time zone, p_workspace_id uuid, p_actor text, p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.send_message(p_tenant_id uuid, p_channel text, p_account text, p_recipient text, p_key text, p_asset text, p_content jsonb, p_variables jsonb, p_send_after timestamp with time zone, p_workspace_id uuid, p_actor text, p_id uuid) TO postrider_app;
+GRANT ALL ON FUNCTION execution.send_message(p_tenant_id uuid, p_channel text, p_account text, p_recipient text, p_key text, p_asset text, p_content jsonb, p_variables jsonb, p_send_after timestamp with time zone, p_workspace_id uuid, p_actor text, p_id uuid) TO postrider_publish;
+
 REVOKE ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.settle_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_as text, p_provider_message_id text, p_evidence text) TO postrider_worker;
 
@@ -12051,6 +12678,9 @@ GRANT ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_li
 REVOKE ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_due_jobs(p_limit integer, p_except uuid[], p_except_run_tenants uuid[], p_except_runs uuid[]) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.tenants_with_due_messages(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.tenants_with_due_messages(p_limit integer) TO postrider_worker;
+
 REVOKE ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_due_phases(p_limit integer) TO postrider_worker;
 
@@ -12065,6 +12695,8 @@ GRANT ALL ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with ti
 
 REVOKE ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.unsendable_messages(p_tenant_id uuid, p_workspace_id uuid, p_channel text, p_message_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
@@ -12578,6 +13210,10 @@ GRANT SELECT ON TABLE execution.lead_lists TO postrider_read;
 GRANT SELECT ON TABLE execution.leads TO postrider_app;
 GRANT SELECT ON TABLE execution.leads TO postrider_worker;
 GRANT SELECT ON TABLE execution.leads TO postrider_read;
+
+GRANT SELECT ON TABLE execution.messages TO postrider_app;
+GRANT SELECT ON TABLE execution.messages TO postrider_worker;
+GRANT SELECT ON TABLE execution.messages TO postrider_read;
 
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_app;
 GRANT SELECT ON TABLE execution.provider_callbacks TO postrider_worker;
