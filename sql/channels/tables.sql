@@ -127,8 +127,10 @@ create table channels.channel_outbox (
     locked_by           text,
     -- Fencing token: a dispatcher names its claim, and only the newest claim may record a result.
     claims              integer     not null default 0,
-    -- Set while an attempt may have arrived and its outcome is unknown.
+    -- The last attempt that may have arrived and whose outcome is unknown.
     in_doubt_since      timestamptz,
+    -- A person has sent the dead reply again. After a doubt this decides where look-ups do not.
+    requeued_at         timestamptz,
     -- A reply with this id has provably arrived: the dispatcher ends it without a call.
     provider_message_id text,
     delivery_status     text,

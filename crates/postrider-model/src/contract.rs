@@ -253,6 +253,7 @@ pub const CONTRACTS: &[Contract] = &[
                     ("locked_by", "text"),
                     ("claims", "integer"),
                     ("in_doubt_since", "timestamp with time zone"),
+                    ("requeued_at", "timestamp with time zone"),
                     ("provider_message_id", "text"),
                     ("delivery_status", "text"),
                     ("delivery_status_at", "timestamp with time zone"),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::campaigns::{Channel, ItemStatus};
 
-/// The outcome of a call. An adapter must choose one of the four.
+/// The outcome of a call. An adapter must choose one of the five.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The provider accepted the message.
@@ -23,8 +23,17 @@ pub enum Outcome {
     NotSent {
         /// The reason.
         reason: String,
-        /// Time that the provider asked to wait.
+        /// For a rate limit: the time to wait, which the provider named or the adapter knows. The account waits as a whole, and
+        /// neither an attempt is counted nor does the item fail. Without a time the call failed.
         retry_after: Option<Duration>,
+    },
+    /// The provider refused the account and not the message, and nothing was sent. The circuit of the account opens, and no item fails.
+    AccountRefused {
+        /// The reason.
+        reason: String,
+        /// Whether the provider refused the login. It may lock an account after a few of those, so nothing is tried again before the
+        /// secret is changed.
+        is_login: bool,
     },
     /// The request may have arrived. The item is in doubt and is not called again.
     Unknown {
@@ -35,7 +44,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every result of [`kind`](Self::kind).
-    pub const KINDS: [&'static str; 4] = ["delivered", "rejected", "not_sent", "unknown"];
+    pub const KINDS: [&'static str; 5] = ["delivered", "rejected", "not_sent", "account_refused", "unknown"];
 
     /// Label for metrics.
     #[must_use]
@@ -44,17 +53,38 @@ impl Outcome {
             Self::Delivered { .. } => "delivered",
             Self::Rejected { .. } => "rejected",
             Self::NotSent { .. } => "not_sent",
+            Self::AccountRefused { .. } => "account_refused",
             Self::Unknown { .. } => "unknown",
         }
     }
 
-    /// Final state of an item with this outcome. `None`: the item stays reserved and is in doubt.
+    /// The reason; the provider's id of a delivered message.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Delivered { message_id } => message_id,
+            Self::Rejected { reason }
+            | Self::NotSent { reason, .. }
+            | Self::AccountRefused { reason, .. }
+            | Self::Unknown { reason } => reason,
+        }
+    }
+
+    /// Whether the account must wait before the item is tried again: nothing is known about the item itself.
+    #[must_use]
+    pub const fn waits_for_account(&self) -> bool {
+        matches!(self, Self::NotSent { retry_after: Some(_), .. } | Self::AccountRefused { .. })
+    }
+
+    /// Final state of an item with this outcome. `None`: the item waits for its account, or stays reserved and is in doubt.
     #[must_use]
     pub const fn ends_as(&self, channel: Channel) -> Option<ItemStatus> {
         match self {
             Self::Delivered { .. } => Some(channel.success()),
-            Self::Rejected { .. } | Self::NotSent { .. } => Some(ItemStatus::Failed),
-            Self::Unknown { .. } => None,
+            Self::Rejected { .. } | Self::NotSent { retry_after: None, .. } => Some(ItemStatus::Failed),
+            Self::NotSent { retry_after: Some(_), .. }
+            | Self::AccountRefused { .. }
+            | Self::Unknown { .. } => None,
         }
     }
 }
@@ -96,6 +126,13 @@ pub enum Finding {
         /// The reason.
         reason: String,
     },
+    /// The provider's limit of look-ups is used up, or the look-up goes on later. The next one comes after this time.
+    Later {
+        /// The reason.
+        reason: String,
+        /// Time until the next look-up.
+        retry_after: Duration,
+    },
     /// The provider cannot give evidence about this item.
     CannotTell {
         /// The reason.
@@ -112,6 +149,20 @@ pub struct Rate {
     pub per: Duration,
 }
 
+impl Rate {
+    /// Calls per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        f64::from(self.calls) / self.per.as_secs_f64().max(0.001)
+    }
+
+    /// Time from one call to the next.
+    #[must_use]
+    pub fn every(&self) -> Duration {
+        self.per / self.calls.max(1)
+    }
+}
+
 /// The description of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Manifest {
@@ -125,6 +176,10 @@ pub struct Manifest {
     pub key_lifetime: Option<Duration>,
     /// Documented rate limit of an account at the provider. The account's own limits take precedence.
     pub rate: Option<Rate>,
+    /// Documented limit over a longer period, beside the rate. The account's own limits take precedence.
+    pub quota: Option<Rate>,
+    /// Documented rate limit of look-ups of an account at the provider. All processes share it. The account's own limits take precedence.
+    pub look_ups: Option<Rate>,
     /// Documented limit of concurrent calls of an account at the provider.
     pub concurrency: Option<u32>,
 }
@@ -133,7 +188,16 @@ impl Manifest {
     /// The default manifest: a person settles items in doubt, and there are no limits. Complete it with `..`.
     #[must_use]
     pub const fn new(name: &'static str, channels: &'static [Channel]) -> Self {
-        Self { name, channels, doubt: DoubtClass::Person, key_lifetime: None, rate: None, concurrency: None }
+        Self {
+            name,
+            channels,
+            doubt: DoubtClass::Person,
+            key_lifetime: None,
+            rate: None,
+            quota: None,
+            look_ups: None,
+            concurrency: None,
+        }
     }
 
     /// Time after the first call in which a repeat under the same key is harmless: the key's lifetime minus a tenth of it, or

@@ -6,10 +6,10 @@
 //! | 2xx, broken off, too long, of another content type, or without that id | unknown: the vendor may have acted |
 //! | 307, 308 | rejected: redirects are not followed |
 //! | any other 3xx | unknown: some servers answer so after they have acted |
-//! | 401, 403 | not sent: the vendor refused the account and not the message |
+//! | 401, 403 | account refused: the vendor refused the account and not the message |
 //! | 408 | unknown |
 //! | 409 | unknown: another request with the same key is or was in progress |
-//! | 429 | not sent, with `Retry-After` |
+//! | 429 | not sent, with `Retry-After`, or with [`RATE_LIMIT_WAIT`] when the vendor names no time |
 //! | any other 4xx | rejected |
 //! | 5xx, and every undefined status | unknown, whatever the body is |
 //! | refused by the guard, or no connection | not sent |
@@ -40,6 +40,9 @@ use crate::{
     provider::{Account, InvalidAccount},
     text,
 };
+
+/// Time to wait after a rate limit whose end the vendor does not name.
+pub const RATE_LIMIT_WAIT: Duration = Duration::from_secs(30);
 
 /// Declares the adapter of a vendor: its `MANIFEST` and its `description`, the type of an opened account, and the methods of the account that read webhooks or
 /// status callbacks.
@@ -298,10 +301,8 @@ pub fn judge(answer: &Answer, now: Timestamp, message_id: impl FnOnce(&Answer) -
             reason: format!("{status}, and redirects are not followed; set `url` to where it should go"),
         },
         StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT => Outcome::Unknown { reason },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            not_sent(format!("the account is refused: {reason}"))
-        }
-        StatusCode::TOO_MANY_REQUESTS => Outcome::NotSent { reason, retry_after: answer.retry_after(now) },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => account_refused(&reason),
+        StatusCode::TOO_MANY_REQUESTS => rate_limited(answer, now, reason, RATE_LIMIT_WAIT),
         _ if status.is_client_error() => Outcome::Rejected { reason },
         _ => Outcome::Unknown { reason },
     }
@@ -334,12 +335,7 @@ pub fn unclear(outcome: Outcome) -> Finding {
 
 /// The text of an outcome.
 pub fn reason(outcome: Outcome) -> String {
-    match outcome {
-        Outcome::Delivered { message_id } => message_id,
-        Outcome::Rejected { reason } | Outcome::NotSent { reason, .. } | Outcome::Unknown { reason } => {
-            reason
-        }
-    }
+    outcome.text().to_owned()
 }
 
 /// Time from `now` until `then`, or zero.
@@ -373,6 +369,16 @@ pub fn describe(answer: &Answer) -> String {
 /// Nothing was sent, or the vendor did not act.
 pub fn not_sent(reason: String) -> Outcome {
     Outcome::NotSent { reason, retry_after: None }
+}
+
+/// The vendor refused the account, and so it did not act.
+pub fn account_refused(reason: &str) -> Outcome {
+    Outcome::AccountRefused { reason: format!("the account is refused: {reason}"), is_login: false }
+}
+
+/// The vendor's rate limit: not sent, and to be tried after `Retry-After`, or after `wait` when the vendor names no time.
+pub fn rate_limited(answer: &Answer, now: Timestamp, reason: String, wait: Duration) -> Outcome {
+    Outcome::NotSent { reason, retry_after: Some(answer.retry_after(now).unwrap_or(wait)) }
 }
 
 /// The outcome of a message of a channel that a vendor does not serve.

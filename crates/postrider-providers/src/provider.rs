@@ -176,6 +176,8 @@ impl InboundWebhook<'_> {
 pub enum Received {
     /// The vendor verifies the address: this is the response.
     Challenge(String),
+    /// The vendor shows this response to the person: it is no message, and needs none.
+    Answer(serde_json::Value),
     /// Events. Both lists may be empty, because vendors also send events that need no reaction.
     Happened {
         /// Inbound messages, in the vendor's order.

@@ -1,7 +1,56 @@
 -- Circuit breakers of provider accounts.
 
+create or replace function execution.break_circuit(
+    p_tenant_id uuid, p_account_id uuid, p_actor text, p_reason text, p_until_secret boolean)
+returns double precision
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    v_now constant timestamptz := now();
+    v_until timestamptz;
+begin
+    update execution.account_states as state
+       set circuit_open_until = v_now + case
+                                            -- Only a new secret ends this.
+                                            when p_until_secret then interval '10 years'
+                                            else least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second'
+                                        end,
+           circuit_openings = state.circuit_openings + 1,
+           circuit_reason = left(p_reason, 500),
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = p_tenant_id
+       and state.account_id = p_account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= v_now
+            or p_until_secret and state.circuit_open_until < v_now + interval '1 year')
+ returning state.circuit_open_until
+      into v_until;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (p_tenant_id, p_actor, 'account.circuit_opened', 'account:' || p_account_id,
+                case when p_until_secret then 'until its secret is changed: ' || left(p_reason, 500) else
+                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500) end);
+    else
+        select state.circuit_open_until
+          into v_until
+          from execution.account_states as state
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_account_id;
+    end if;
+    return extract(epoch from v_until - v_now)::double precision;
+end
+$$;
+comment on function execution.break_circuit(uuid, uuid, text, text, boolean) is
+    'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call '
+    'is answered; or until the secret is changed, because the provider refused the login and may lock the account. Otherwise an '
+    'open circuit is not changed. Returns the number of seconds for which it is open.';
+revoke all on function execution.break_circuit(uuid, uuid, text, text, boolean) from public;
+
 create or replace function execution.open_circuit(
-    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text)
+    p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text,
+    p_until_secret boolean default false)
 returns double precision
 language plpgsql
 security definer
@@ -9,42 +58,77 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_now constant timestamptz := now();
     v_account_id uuid;
-    v_until timestamptz;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
+    return execution.break_circuit(p_tenant_id, v_account_id, p_worker_id, p_reason, p_until_secret);
+end
+$$;
+comment on function execution.open_circuit(uuid, text, uuid, integer, boolean, text, boolean) is
+    'Opens the circuit of the account of a send job that the worker holds, as break_circuit does.';
+revoke all on function execution.open_circuit(uuid, text, uuid, integer, boolean, text, boolean) from public;
+grant execute on function execution.open_circuit(uuid, text, uuid, integer, boolean, text, boolean) to postrider_worker;
+
+create or replace function execution.wake_jobs_of_circuit(p_tenant_id uuid, p_account_id uuid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    v_now constant timestamptz := now();
+begin
+    -- Ordered by id, and without send jobs that a claim has locked.
+    with waiting as (
+        select job.tenant_id, job.id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+         where job.tenant_id = p_tenant_id
+           and job.status = 'queued'
+           and job.waits_for = 'circuit'
+           and job.run_after > v_now
+           and run.provider_account_id = p_account_id
+         order by job.id
+           for no key update of job skip locked
+    )
+    update execution.job_queue as job
+       set run_after = v_now
+      from waiting
+     where job.tenant_id = p_tenant_id
+       and job.id = waiting.id;
+end
+$$;
+comment on function execution.wake_jobs_of_circuit(uuid, uuid) is
+    'Makes the send jobs due that wait for the circuit of an account.';
+revoke all on function execution.wake_jobs_of_circuit(uuid, uuid) from public;
+
+-- The new secret is tried by one call: if the provider refuses it too, many tries at once could lock the account.
+create or replace function execution.try_new_secret(p_tenant_id uuid, p_account_id uuid)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    v_now constant timestamptz := now();
+begin
     update execution.account_states as state
-       set circuit_open_until = v_now + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
-           circuit_openings = state.circuit_openings + 1,
-           circuit_reason = left(p_reason, 500),
+       set circuit_open_until = v_now,
+           circuit_openings = 0,
            probe_job_id = null,
            probe_until = null
      where state.tenant_id = p_tenant_id
-       and state.account_id = v_account_id
-       and (state.circuit_open_until is null or state.circuit_open_until <= v_now)
- returning state.circuit_open_until
-      into v_until;
+       and state.account_id = p_account_id
+       and state.circuit_open_until > v_now;
     if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (p_tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_account_id,
-                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
-    else
-        select state.circuit_open_until
-          into v_until
-          from execution.account_states as state
-         where state.tenant_id = p_tenant_id
-           and state.account_id = v_account_id;
+        perform execution.wake_jobs_of_circuit(p_tenant_id, p_account_id);
     end if;
-    return extract(epoch from v_until - v_now)::double precision;
 end
 $$;
-comment on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) is
-    'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call '
-    'is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
-revoke all on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) from public;
-grant execute on function execution.open_circuit(uuid, text, uuid, integer, boolean, text) to postrider_worker;
+comment on function execution.try_new_secret(uuid, uuid) is
+    'Half opens the circuit of an account whose secret was changed: the next call is a probe.';
+revoke all on function execution.try_new_secret(uuid, uuid) from public;
 
 create or replace function execution.close_circuit(
     p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean)
@@ -55,7 +139,6 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_now constant timestamptz := now();
     v_account_id uuid;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -74,24 +157,7 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
-    -- Ordered by id, and without send jobs that a claim has locked.
-    with waiting as (
-        select job.tenant_id, job.id
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
-         where job.tenant_id = p_tenant_id
-           and job.status = 'queued'
-           and job.waits_for = 'circuit'
-           and job.run_after > v_now
-           and run.provider_account_id = v_account_id
-         order by job.id
-           for no key update of job skip locked
-    )
-    update execution.job_queue as job
-       set run_after = v_now
-      from waiting
-     where job.tenant_id = p_tenant_id
-       and job.id = waiting.id;
+    perform execution.wake_jobs_of_circuit(p_tenant_id, v_account_id);
 end
 $$;
 comment on function execution.close_circuit(uuid, text, uuid, integer, boolean) is

@@ -10,6 +10,7 @@ parallel safe
 return case
            when p_status <> 'queued' then null
            when p_in_doubt_since is not null then p_in_doubt_since
+           when p_reserved_by is null then null
            when p_job_status = 'locked' and p_locked_by = p_reserved_by and p_job_attempts = p_attempt
                then case
                         when p_locked_at < now() - interval '60 seconds' then greatest(p_locked_at, p_created_at)
@@ -20,7 +21,7 @@ comment on function execution.doubted_since(
         text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer) is
     'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that '
     'is more than a minute ago; or since its reservation, if its send job has continued without it. Null while its worker '
-    'works on it, and after its end.';
+    'works on it, while it waits for its account without a worker, and after its end.';
 revoke all on function
     execution.doubted_since(
         text, timestamptz, text, integer, timestamptz, text, text, timestamptz, integer)

@@ -17,6 +17,7 @@ begin
            and item.job_id = p_job_id
            and item.status = 'queued'
            and item.in_doubt_since is null
+           and item.reserved_by is not null
          order by item.id
            for no key update
     ), doubted as (
@@ -28,6 +29,7 @@ begin
            and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
+           and item.reserved_by is not null
      returning item.id, item.run_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
@@ -62,8 +64,11 @@ begin
                (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
                        count(*) filter (where status = 'failed')::integer as failed,
                        count(*) filter (where status = 'skipped')::integer as skipped,
-                       count(*) filter (where status = 'queued')::integer as in_doubt,
-                       count(*)::integer as known
+                       count(*) filter (where status = 'queued' and (reserved_by is not null or in_doubt_since is not null))::integer
+                           as in_doubt,
+                       -- An item that was put back is tried again like one that was never begun.
+                       count(*) filter (where status <> 'queued' or reserved_by is not null or in_doubt_since is not null)::integer
+                           as known
                   from execution.channel_outbox
                  where tenant_id = p_tenant_id
                    and job_id = p_job_id) as items;
@@ -78,6 +83,15 @@ returns void
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
+    update execution.channel_outbox
+       set status = 'failed',
+           error = left('its send job ended before the item was sent: ' || coalesce(error || '; ', '') || p_error, 2000),
+           finalized_at = now()
+     where tenant_id = p_tenant_id
+       and job_id = p_job_id
+       and status = 'queued'
+       and in_doubt_since is null
+       and reserved_by is null;
     insert into execution.channel_outbox
            (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, error, attempt,
             finalized_at)
@@ -92,7 +106,7 @@ as $$
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 comment on function execution.fail_missing(uuid, uuid, text) is
-    'Adds a failed row for every item of a send job that was never reserved. This uses the keys, so that a late worker '
+    'Fails the items of a send job that were put back, and adds a failed row for every item that was never reserved. This uses the keys, so that a late worker '
     'cannot send the items either.';
 revoke all on function execution.fail_missing(uuid, uuid, text) from public;
 

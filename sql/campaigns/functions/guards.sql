@@ -268,14 +268,26 @@ create or replace trigger channel_outbox_doubts_end_with_the_item
 create or replace trigger channel_outbox_moves_once
     after update of moved_to_account_id on execution.channel_outbox
     for each row
-    when (old.moved_to_account_id is not null or old.status <> 'queued' or old.in_doubt_since is not null
-          or new.moved_to_account_id is null)
+    when ((old.moved_to_account_id is not null or old.status <> 'queued' or old.in_doubt_since is not null
+           or new.moved_to_account_id is null)
+          -- An item that was put back is reserved for its own account again.
+          and (old.reserved_by is not null or new.moved_to_account_id is not null))
     execute function tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 create or replace trigger channel_outbox_reservations_are_facts
     after update of id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient,
                     idempotency_key, reserved_by, attempt, message_hash, created_at
     on execution.channel_outbox
     for each row
+    -- Except that an item that was provably not sent loses its worker, and is reserved again by the next one.
+    when (old.status <> 'queued' or old.in_doubt_since is not null
+          or (old.id, old.tenant_id, old.workspace_id, old.run_id, old.job_id, old.channel, old.provider, old.recipient_id,
+              old.idempotency_key)
+             is distinct from (new.id, new.tenant_id, new.workspace_id, new.run_id, new.job_id, new.channel, new.provider,
+                               new.recipient_id, new.idempotency_key)
+          or old.reserved_by is not null
+             and (new.reserved_by is not null or new.status <> 'queued' or new.in_doubt_since is not null
+                  or (old.recipient, old.message_hash, old.created_at)
+                     is distinct from (new.recipient, new.message_hash, new.created_at)))
     execute function tenancy.refuse_unless_erased_or_removed(
         'a reservation stays as it was made', 'recipient', 'error', 'message_hash');
 create or replace trigger channel_outbox_is_never_removed_from

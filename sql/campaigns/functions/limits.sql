@@ -43,14 +43,30 @@ comment on function execution.held_account(uuid, text, uuid, integer, boolean) i
     'account. Raises PR001 if the worker does not hold the send job.';
 revoke all on function execution.held_account(uuid, text, uuid, integer, boolean) from public;
 
--- The limits of the account apply; `p_rate` is the provider's rate for an account without one. Tokens may be granted
--- up to a second ahead: the caller waits, and need not ask again in the meantime.
+create or replace function execution.roll_quota(p_counts integer[], p_slot bigint, p_now_slot bigint)
+returns integer[]
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+return case
+           when p_slot is null or p_counts is null or p_now_slot - p_slot >= 13 then array_fill(0, array[13])
+           else (array_fill(0, array[greatest(p_now_slot - p_slot, 0)::integer]) || p_counts)[1:13]
+       end;
+comment on function execution.roll_quota(integer[], bigint, bigint) is
+    'Moves the counts of a quota on to the current twelfth of its period. Thirteen twelfths are counted, so that no span of the '
+    'length of the period holds more calls than the quota.';
+revoke all on function execution.roll_quota(integer[], bigint, bigint) from public;
+
+-- The limits of the account apply; `p_rate` is the provider's rate for an account without one, and `p_quota_calls` in any
+-- `p_quota_seconds` is its quota beside the rate. Tokens may be granted up to a second ahead: the caller waits, and need not ask
+-- again in the meantime.
 --
 -- `p_again` is for an item that is reserved already and provably was not sent. Its call is counted and waits for the
 -- rate; no other limit delays it.
 create or replace function execution.take_call_tokens(
     p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer,
-    p_failover boolean default false, p_rate double precision default null, p_again boolean default false)
+    p_failover boolean default false, p_rate double precision default null, p_again boolean default false,
+    p_quota_calls integer default null, p_quota_seconds double precision default null)
 returns table (granted integer, wait_seconds double precision, why text)
 language plpgsql
 security definer
@@ -69,6 +85,10 @@ declare
     v_zone text;
     v_today date;
     v_tokens double precision;
+    v_quota integer;
+    v_slot_seconds double precision;
+    v_slot bigint;
+    v_oldest integer;
     v_is_probe boolean := false;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -90,7 +110,8 @@ begin
        for no key update;
     -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
     -- and must survive a crash.
-    if v_limits ->> 'daily' is null then
+    v_quota := coalesce((v_limits #>> '{quota,calls}')::integer, p_quota_calls);
+    if v_limits ->> 'daily' is null and v_quota is null then
         perform set_config('synchronous_commit', 'off', true);
     end if;
     -- Read the clock after the lock was granted: earlier callers have used up their tokens by then.
@@ -131,6 +152,27 @@ begin
         end if;
     end if;
 
+    if v_quota is not null then
+        v_slot_seconds := coalesce((v_limits #>> '{quota,seconds}')::double precision, p_quota_seconds) / 12;
+        v_slot := floor(extract(epoch from v_now) / v_slot_seconds)::bigint;
+        v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
+        v_state.quota_slot := v_slot;
+        if not p_again then
+            granted := least(granted, v_quota - (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)))::integer;
+            if granted < 1 then
+                -- Calls are free again when the oldest twelfth with a call is no longer counted.
+                select max(counted.place)
+                  into v_oldest
+                  from unnest(v_state.quota_counts) with ordinality as counted (calls, place)
+                 where counted.calls > 0;
+                return query
+                    select 0, greatest((v_slot - (v_oldest - 1) + 13) * v_slot_seconds - extract(epoch from v_now)::double precision, 0.1),
+                           'rate';
+                return;
+            end if;
+        end if;
+    end if;
+
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then
         v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
@@ -151,10 +193,15 @@ begin
         v_state.tokens := v_tokens - granted;
         v_state.refilled_at := v_now;
     end if;
+    if v_quota is not null then
+        v_state.quota_counts[1] := v_state.quota_counts[1] + granted;
+    end if;
 
     update execution.account_states as state
        set tokens = v_state.tokens,
            refilled_at = v_state.refilled_at,
+           quota_counts = v_state.quota_counts,
+           quota_slot = v_state.quota_slot,
            day = v_today,
            used_today = v_state.used_today + granted,
            probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
@@ -164,15 +211,15 @@ begin
     return next;
 end
 $$;
-comment on function execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean) is
+comment on function execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean, integer, double precision) is
     'Grants up to p_wanted call tokens of an account for a send job that the worker holds, and returns how long to wait '
     'before they are used; or 0, with the reason and the time until the next try. All times are those of the '
     'database.';
 revoke all on function
-    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean, integer, double precision)
     from public;
 grant execute on function
-    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean)
+    execution.take_call_tokens(uuid, text, uuid, integer, integer, boolean, double precision, boolean, integer, double precision)
     to postrider_worker;
 
 create or replace function execution.hold_account(
@@ -185,7 +232,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    v_until constant timestamptz := now() + least(p_seconds, 3600) * interval '1 second';
+    v_until constant timestamptz := now() + least(p_seconds, 86400) * interval '1 second';
     v_account_id uuid;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -199,7 +246,7 @@ begin
 end
 $$;
 comment on function execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text) is
-    'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+    'Records that the provider asked for no calls: every process waits for so long, at most one day.';
 revoke all on function execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text) from public;
 grant execute on function
     execution.hold_account(uuid, text, uuid, integer, boolean, double precision, text)

@@ -318,11 +318,12 @@ begin
 
     -- The key of an item is a function of its run and lead, so the unique index finds the items of a person.
     select coalesce(array_agg(item.id), '{}'), coalesce(array_agg(item.idempotency_key), '{}'),
-           count(*) filter (where item.status = 'queued')
+           count(*) filter (where item.status = 'queued' and item.is_begun)
       into v_items, v_keys, open_items
       from execution.campaign_runs as run
            cross join lateral (
-               select item.id, item.idempotency_key, item.status
+               select item.id, item.idempotency_key, item.status,
+                      item.reserved_by is not null or item.in_doubt_since is not null as is_begun
                  from execution.channel_outbox as item
                 where item.idempotency_key = execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for)
                   and item.tenant_id = p_tenant_id

@@ -155,13 +155,14 @@ begin
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.job_id = p_job_id
-               and item.recipient_id is not null);
+               and item.recipient_id is not null
+               and (item.status <> 'queued' or item.reserved_by is not null or item.in_doubt_since is not null));
     end if;
 end
 $$;
 comment on function execution.read_audience(uuid, text, uuid, integer, boolean) is
     'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null '
     'if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With '
-    'p_with_begun, begun has the items that have an outbox row already.';
+    'p_with_begun, begun has the items that have an outbox row already and were not put back.';
 revoke all on function execution.read_audience(uuid, text, uuid, integer, boolean) from public;
 grant execute on function execution.read_audience(uuid, text, uuid, integer, boolean) to postrider_worker;

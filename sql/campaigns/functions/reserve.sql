@@ -10,6 +10,9 @@
 -- verdict is the status of an item that ended in this call, or that had a row before. The entries of a window that is
 -- not open have no meaning.
 --
+-- An item that was put back (settle.sql) has a row without a worker. It is reserved again under the same row, whose id is in the
+-- result: provably no call was made for it.
+--
 -- The first insert is for the usual case in which no key exists: a plain insert is cheaper than one with `on
 -- conflict`. If a key exists, everything is inserted again with `on conflict`. Items are kept in flat arrays with the
 -- number of their window beside them, because a slice of an array costs a copy of the whole array.
@@ -58,6 +61,8 @@ declare
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
     v_inserted integer;
+    v_waiting record;
+    v_again uuid[] := '{}';
 begin
     perform tenancy.limit_idle_time();
     -- A reservation must survive a crash, whatever the settings of the login are.
@@ -203,6 +208,42 @@ begin
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
+    -- One by one, through the index of keys and the primary key: items are put back rarely.
+    for v_waiting in
+        select item.tenant_id, item.id, wanted.place, wanted.recipient, wanted.message_hash, wanted.verdict, wanted.reason
+          from unnest(v_places, idempotency_keys, p_recipients, p_message_hashes, verdicts, v_reasons)
+               as wanted (place, key, recipient, message_hash, verdict, reason)
+               cross join lateral (
+                   select known.tenant_id, known.id
+                     from execution.channel_outbox as known
+                    where known.tenant_id = p_tenant_ids[wanted.place]
+                      and known.workspace_id = v_workspace_ids[wanted.place]
+                      and known.idempotency_key = wanted.key
+                      and known.status = 'queued'
+                      and known.in_doubt_since is null
+                      and known.reserved_by is null
+                   offset 0) as item
+    loop
+        update execution.channel_outbox as item
+           set status = coalesce(v_waiting.verdict, 'queued'),
+               skipped = v_waiting.verdict is not distinct from 'skipped',
+               error = left(v_waiting.reason, 2000),
+               recipient = v_waiting.recipient,
+               message_hash = v_waiting.message_hash,
+               reserved_by = p_worker_id,
+               attempt = p_attempts[v_waiting.place],
+               moved_to_account_id = null,
+               created_at = v_now,
+               finalized_at = case when v_waiting.verdict is not null then v_now end
+         where item.tenant_id = v_waiting.tenant_id
+           and item.id = v_waiting.id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+           and item.reserved_by is null;
+        if found then
+            v_again := v_again || v_waiting.id;
+        end if;
+    end loop;
 
     -- Decide which rows belong to this call. A row under the id that the caller generated is its own: either it was
     -- inserted above, or an earlier call committed it and the response was lost. The provider was not called for
@@ -210,6 +251,7 @@ begin
     select array_agg(coalesce(item.id, wanted.id) order by wanted.n),
            array_agg(case
                          when item.id is null then 'missing'
+                         when item.status = 'queued' and item.id = any (v_again) then null
                          when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
                               and item.attempt = p_attempts[wanted.place] and item.in_doubt_since is null
                               then null
@@ -229,7 +271,7 @@ $$;
 comment on function
     execution.begin_windows(uuid[], text, uuid[], integer[], integer[], integer[], uuid[], text[], bytea[], text[], text[]) is
     'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its '
-    'idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the '
+    'idempotency key. A key that exists is reserved again only if its item was put back. Returns one row of arrays: windows is open, lost (the worker does not hold the '
     'send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its '
     'verdict is null, else the verdict is its status.';
 revoke all on function

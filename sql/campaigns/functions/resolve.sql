@@ -171,7 +171,8 @@ revoke all on function execution.require_held_doubt(uuid, uuid, text, integer) f
 -- by any resolver, waits for the quiet time again. The repeat counts for the day, but the daily limit does not delay
 -- it, because the item got its token when it was reserved.
 create or replace function execution.take_call_token_for_doubt(
-    p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision default null)
+    p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision default null,
+    p_quota_calls integer default null, p_quota_seconds double precision default null)
 returns table (granted boolean, wait_seconds double precision)
 language plpgsql
 security definer
@@ -189,6 +190,8 @@ declare
     v_rate double precision;
     v_burst double precision;
     v_tokens double precision;
+    v_quota integer;
+    v_slot bigint;
     v_today date;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -233,6 +236,16 @@ begin
     end if;
     granted := true;
     wait_seconds := 0;
+    -- Unlike the daily limit, which is the tenant's, the quota is the provider's: it also delays a repeat.
+    v_quota := coalesce((v_limits #>> '{quota,calls}')::integer, p_quota_calls);
+    if v_quota is not null then
+        v_slot := floor(extract(epoch from v_now) * 12
+                        / coalesce((v_limits #>> '{quota,seconds}')::double precision, p_quota_seconds))::bigint;
+        v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
+        v_state.quota_slot := v_slot;
+        granted := (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)) < v_quota;
+        wait_seconds := case when granted then 0 else 60 end;
+    end if;
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then
         v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
@@ -240,15 +253,20 @@ begin
                         when v_state.refilled_at is null then v_burst
                         else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
                     end;
-        granted := v_tokens + v_rate * c_ahead >= 1;
-        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, 0);
+        granted := granted and v_tokens + v_rate * c_ahead >= 1;
+        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, wait_seconds, 0);
         v_state.tokens := v_tokens - case when granted then 1 else 0 end;
         v_state.refilled_at := v_now;
+    end if;
+    if v_quota is not null and granted then
+        v_state.quota_counts[1] := v_state.quota_counts[1] + 1;
     end if;
     v_today := (v_now at time zone coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC'))::date;
     update execution.account_states as state
        set tokens = v_state.tokens,
            refilled_at = v_state.refilled_at,
+           quota_counts = v_state.quota_counts,
+           quota_slot = v_state.quota_slot,
            day = v_today,
            used_today = case when v_today is distinct from state.day then 0 else state.used_today end
                         + case when granted then 1 else 0 end
@@ -263,12 +281,12 @@ begin
     return next;
 end
 $$;
-comment on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) is
+comment on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision, integer, double precision) is
     'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait '
     'before it is used; or false, and the time until the next try. A paused phase gets none.';
-revoke all on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision) from public;
+revoke all on function execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision, integer, double precision) from public;
 grant execute on function
-    execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision)
+    execution.take_call_token_for_doubt(uuid, text, uuid, integer, double precision, integer, double precision)
     to postrider_worker;
 
 create or replace function execution.settle_doubt(

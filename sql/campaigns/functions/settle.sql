@@ -21,13 +21,14 @@ declare
     v_batch record;
     v_changed integer;
     v_doubted integer;
+    v_put_back integer;
 begin
     perform tenancy.limit_idle_time();
-    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
+    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt', 'put_back'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
        or cardinality(p_tenant_ids) is distinct from cardinality(p_outbox_ids)
     then
-        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
+        raise exception 'an item is settled as sent, called, posted, failed, in_doubt or put_back, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
     for v_batch in
@@ -45,6 +46,7 @@ begin
           order by settled.tenant_id)
     loop
         v_doubted := 0;
+        v_put_back := 0;
         if array_position(v_batch.statuses, 'in_doubt') is not null then
             return query
                 with doubted as (
@@ -70,9 +72,29 @@ begin
             get diagnostics v_doubted = row_count;
         end if;
 
+        -- Provably no call was made, because the account must wait. The row keeps its key and loses its worker, until a window reserves
+        -- it again. If another session has put the item in doubt in the meantime, the statement below settles it as failed.
+        if array_position(v_batch.statuses, 'put_back') is not null then
+            return query
+                update execution.channel_outbox as item
+                   set reserved_by = null,
+                       attempt = null,
+                       error = left(settled.error, 2000)
+                  from unnest(v_batch.ids, v_batch.statuses, v_batch.errors) as settled (id, status, error)
+                 where item.tenant_id = v_batch.tenant_id
+                   and item.id = any (v_batch.ids)
+                   and item.id = settled.id
+                   and settled.status = 'put_back'
+                   and item.status = 'queued'
+                   and item.in_doubt_since is null
+                   and item.reserved_by = p_worker_id
+             returning item.tenant_id, item.id;
+            get diagnostics v_put_back = row_count;
+        end if;
+
         return query
             update execution.channel_outbox as item
-               set status = settled.status,
+               set status = case settled.status when 'put_back' then 'failed' else settled.status end,
                    provider_message_id = left(settled.provider_message_id, 500),
                    error = left(settled.error, 2000),
                    finalized_at = v_now,
@@ -89,14 +111,14 @@ begin
         get diagnostics v_changed = row_count;
 
         -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
-        if v_changed + v_doubted < cardinality(v_batch.ids) then
+        if v_changed + v_doubted + v_put_back < cardinality(v_batch.ids) then
             insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
             select v_batch.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                    'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
               from unnest(v_batch.ids, v_batch.statuses, v_batch.message_ids) as settled (id, status, provider_message_id)
                    join execution.channel_outbox as item on item.tenant_id = v_batch.tenant_id and item.id = settled.id
              where item.id = any (v_batch.ids)
-               and settled.status <> 'in_doubt'
+               and settled.status not in ('in_doubt', 'put_back')
                and item.reserved_by = p_worker_id
                and item.status <> 'queued'
                and item.status <> settled.status;
@@ -105,8 +127,8 @@ begin
 end
 $$;
 comment on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) is
-    'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, '
-    'which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the '
+    'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed; in_doubt, '
+    'which leaves the row queued; or put_back, which leaves it queued without a worker, because the account must wait. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the '
     'result of a call is evidence. Returns the changed rows; the others were settled before.';
 revoke all on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) from public;
 grant execute on function execution.finalize_outbox_items(uuid[], text, uuid[], text[], text[], text[]) to postrider_worker;

@@ -54,7 +54,8 @@ as $$
                           select count(*) filter (where item.status in ('sent', 'called', 'posted')) as succeeded,
                                  count(*) filter (where item.status = 'failed') as failed,
                                  count(*) filter (where item.status = 'skipped') as skipped,
-                                 count(*) filter (where item.status = 'queued') as reserved,
+                                 count(*) filter (where item.status = 'queued'
+                                                    and (item.reserved_by is not null or item.in_doubt_since is not null)) as reserved,
                                  count(execution.doubted_since(
                                            item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
                                            job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
@@ -101,8 +102,10 @@ begin
                    count(*) filter (where item.status = 'posted') as posted,
                    count(*) filter (where item.status = 'failed') as failed,
                    count(*) filter (where item.status = 'skipped') as skipped,
-                   count(*) filter (where item.status = 'queued') as in_doubt,
-                   count(distinct item.recipient_id) as known
+                   count(*) filter (where item.status = 'queued'
+                                      and (item.reserved_by is not null or item.in_doubt_since is not null)) as in_doubt,
+                   count(distinct item.recipient_id)
+                       filter (where item.status <> 'queued' or item.reserved_by is not null or item.in_doubt_since is not null) as known
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.run_id = p_run_id

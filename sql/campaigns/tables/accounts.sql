@@ -8,6 +8,11 @@ create table execution.account_states (
     refilled_at        timestamptz,
     day                date,
     used_today         bigint           not null default 0,
+    -- Calls of the newest thirteen twelfths of the quota's period, the newest first, and the number of the newest twelfth.
+    quota_counts       integer[],
+    quota_slot         bigint,
+    -- No look-up before then.
+    next_look_up_at    timestamptz,
     -- The provider asked for no calls until then (Retry-After).
     wait_until         timestamptz,
     wait_reason        text,
@@ -15,7 +20,8 @@ create table execution.account_states (
     circuit_open_until timestamptz,
     circuit_reason     text,
     circuit_openings   integer          not null default 0,
-    -- While the circuit is half open: the send job whose call is the probe, and the time at which the probe expires.
+    -- While the circuit is half open: the send job whose call is the probe (null: a reply's call is), and the time at which the
+    -- probe expires.
     probe_job_id       uuid,
     probe_until        timestamptz,
     primary key (tenant_id, account_id),

@@ -161,6 +161,7 @@ begin
            set status = 'pending',
                attempt_count = 0,
                next_attempt_at = v_now,
+               requeued_at = v_now,
                updated_at = v_now
          where reply.tenant_id = p_tenant_id
            and reply.id = v_id;

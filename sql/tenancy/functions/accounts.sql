@@ -41,13 +41,14 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    perform execution.try_new_secret(p_tenant_id, p_id);
     return true;
 end
 $$;
 revoke all on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) from public;
 grant execute on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) to postrider_app;
 comment on function tenancy.rotate_provider_account(uuid, uuid, bytea, text) is
-    'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
+    'Replaces the sealed secret of an account of the tenant, and half opens its circuit. Returns false if there is no such account.';
 
 create or replace function tenancy.remove_provider_account(p_tenant_id uuid, p_id uuid, p_actor text)
 returns boolean

@@ -93,7 +93,7 @@ begin
              order by count(*) desc, doubt.campaign_id
              limit 50
         ), begun as (
-            select item.status, item.in_doubt_since
+            select item.status, item.in_doubt_since, item.reserved_by
               from (select job.id
                       from execution.job_queue as job
                      where job.tenant_id = p_tenant_id
@@ -102,7 +102,7 @@ begin
                      limit 10000) as job
                    -- One index lookup per job: a join could read every item of the tenant.
                    cross join lateral (
-                       select item.status, item.in_doubt_since
+                       select item.status, item.in_doubt_since, item.reserved_by
                          from execution.channel_outbox as item
                         where item.tenant_id = p_tenant_id
                           and item.job_id = job.id
@@ -353,7 +353,8 @@ begin
                          where phase.tenant_id = p_tenant_id
                            and phase.status = 'failed'
                          limit 10000) as phase) as failed,
-               (select count(*) filter (where begun.status = 'queued' and begun.in_doubt_since is null) as in_flight,
+               (select count(*) filter (where begun.status = 'queued' and begun.in_doubt_since is null and begun.reserved_by is not null)
+                           as in_flight,
                        count(*) as counted
                   from begun) as items,
                (select count(*) as counted,

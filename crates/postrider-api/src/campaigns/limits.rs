@@ -21,10 +21,28 @@ pub(crate) struct Limits {
     /// Calls per day, in the account's time zone.
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     daily: Option<u64>,
+    quota: Option<Quota>,
+    /// Look-ups of replies in doubt per minute, over all processes.
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 60_000)]
+    look_ups_per_minute: Option<u32>,
     /// The account's time zone, where its hours do not name one: an IANA name; UTC by default.
     #[schema(example = "Europe/Berlin")]
     time_zone: Option<String>,
     hours: Option<Hours>,
+}
+
+/// Calls in any span of so many seconds, over all processes.
+#[derive(ToSchema)]
+#[cfg_attr(test, derive(serde::Serialize))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(not(test), expect(dead_code, reason = "only its schema is used"))]
+pub(crate) struct Quota {
+    /// Number of calls.
+    #[schema(value_type = i64, minimum = 1, maximum = 1_000_000_000)]
+    calls: u32,
+    /// Length of the span.
+    #[schema(value_type = i64, minimum = 1, maximum = 2_678_400)]
+    seconds: u32,
 }
 
 /// Hours in which messages may be sent.
@@ -98,6 +116,8 @@ mod tests {
                 burst: Some(u32::MAX),
                 concurrency: Some(1),
                 daily: Some(1_000_000_000),
+                quota: Some(Quota { calls: 300, seconds: 10_800 }),
+                look_ups_per_minute: Some(60_000),
                 time_zone: Some("Europe/Berlin".to_owned()),
                 hours: Some(hours),
             };

@@ -3,6 +3,7 @@
 //! Thousands of these futures exist at a time. Rare branches are boxed, so that each future takes hundreds of bytes and not thousands.
 
 use std::{
+    ops::ControlFlow,
     panic::AssertUnwindSafe,
     time::{Duration, Instant},
 };
@@ -48,13 +49,14 @@ pub(super) async fn try_at(
     message: &Message,
 ) -> Outcome {
     let settings = &shared.settings;
-    let (mut tries, mut waited) = (0, Duration::ZERO);
+    let (mut tries, mut waited, mut waits_for_account) = (0, Duration::ZERO, false);
     loop {
         if reservation.age() > settings.call_within {
             // After this time the item may be settled as not sent, so it must not be sent any more.
+            // An item that waited for its account in the meantime is put back.
             return Outcome::NotSent {
                 reason: "the worker was delayed before the call".to_owned(),
-                retry_after: None,
+                retry_after: waits_for_account.then_some(Duration::ZERO),
             };
         }
         crash_point!("call.before");
@@ -70,29 +72,30 @@ pub(super) async fn try_at(
         if let Some(signal) = route.note(shared, &outcome, began.elapsed()) {
             Box::pin(route.publish(shared, signal)).await;
         }
+        waits_for_account = outcome.waits_for_account();
         match decide(outcome, tries, waited, spread(reservation.outbox_id()), &settings.retry) {
             Verdict::Settle(outcome) => return outcome,
             Verdict::CallAgainIn(pause) => {
                 waited += pause;
-                if let Some(hurried) = Box::pin(wait(shared, route, pause)).await {
-                    return hurried;
+                if Box::pin(wait(shared, route, pause)).await.is_break() {
+                    return Outcome::NotSent {
+                        reason: "the worker stopped while the item waited".to_owned(),
+                        retry_after: waits_for_account.then_some(Duration::ZERO),
+                    };
                 }
             }
         }
     }
 }
 
-/// Waits for the next try and its call token. Returns an outcome if the worker stops meanwhile.
-async fn wait(shared: &Shared, route: &Route, pause: Duration) -> Option<Outcome> {
+/// Waits for the next try and its call token. Breaks if the worker stops meanwhile.
+async fn wait(shared: &Shared, route: &Route, pause: Duration) -> ControlFlow<()> {
     tokio::select! {
         () = tokio::time::sleep(pause) => {}
-        () = shared.hurry.cancelled() => return Some(Outcome::NotSent {
-            reason: "the worker stopped while the provider asked to wait".to_owned(),
-            retry_after: None,
-        }),
+        () = shared.hurry.cancelled() => return ControlFlow::Break(()),
     }
     route.take_again(shared).await;
-    None
+    ControlFlow::Continue(())
 }
 
 fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {
@@ -101,7 +104,13 @@ fn log(job: &ClaimedJob, reservation: &Reservation, outcome: &Outcome) {
         Outcome::Delivered { message_id } => {
             tracing::debug!(item.id = %id, correlation_id = %job.correlation_id, message_id, "{id} was delivered");
         }
-        Outcome::Rejected { reason } | Outcome::NotSent { reason, .. } => {
+        waits if waits.waits_for_account() => {
+            let reason = waits.text();
+            tracing::info!(item.id = %id, correlation_id = %job.correlation_id, "{id} waits for its account: {reason}");
+        }
+        Outcome::Rejected { reason }
+        | Outcome::NotSent { reason, .. }
+        | Outcome::AccountRefused { reason, .. } => {
             tracing::warn!(item.id = %id, correlation_id = %job.correlation_id, "{id} failed: {reason}");
         }
         Outcome::Unknown { reason } => {

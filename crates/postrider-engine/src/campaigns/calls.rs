@@ -31,6 +31,7 @@ pub(super) struct Calls<'a> {
     running: FuturesUnordered<BoxFuture<'a, Progress>>,
     in_flight: usize,
     settled: Vec<Settlement>,
+    have_put_back: bool,
 }
 
 enum Progress {
@@ -47,12 +48,17 @@ struct Moved {
 impl<'a> Calls<'a> {
     pub(super) fn new(shared: &'a Shared, job: &'a ClaimedJob, prepared: &'a Prepared) -> Self {
         let running = FuturesUnordered::new();
-        Self { shared, job, prepared, running, in_flight: 0, settled: Vec::new() }
+        Self { shared, job, prepared, running, in_flight: 0, settled: Vec::new(), have_put_back: false }
     }
 
     /// How many items are reserved and not settled.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Whether an item was put back, because its account must wait.
+    pub(super) fn have_put_back(&self) -> bool {
+        self.have_put_back
     }
 
     /// Begins the calls of a reserved window. An item that has a row already is never called.
@@ -110,6 +116,7 @@ impl<'a> Calls<'a> {
         match progress {
             Progress::Ended(settlement) => {
                 self.in_flight -= 1;
+                self.have_put_back |= settlement.outcome().waits_for_account();
                 self.settled.push(settlement);
             }
             Progress::Moved(Moved { calls, kept }) => {

@@ -39,6 +39,7 @@ pub(super) fn decide(
     spread: f64,
     policy: &RetryPolicy,
 ) -> Verdict {
+    // A refused account waits as a whole, and an item that waits longer than here is put back.
     let Outcome::NotSent { retry_after, .. } = &outcome else {
         return Verdict::Settle(outcome);
     };
@@ -77,12 +78,14 @@ mod tests {
         let delivered = || Outcome::Delivered { message_id: "m".to_owned() };
         let rejected = || Outcome::Rejected { reason: "no".to_owned() };
         let unknown = || Outcome::Unknown { reason: "silence".to_owned() };
+        let refused = || Outcome::AccountRefused { reason: "who?".to_owned(), is_login: false };
         #[rustfmt::skip]
         let table = [
             // outcome             tries  waited      verdict
             (delivered(),          1,     secs(0),    Verdict::Settle(delivered())),
             (rejected(),           1,     secs(0),    Verdict::Settle(rejected())),
             (unknown(),            1,     secs(0),    Verdict::Settle(unknown())),
+            (refused(),            1,     secs(0),    Verdict::Settle(refused())),
             (not_sent(None),       1,     secs(0),    again(1)),
             (not_sent(None),       2,     secs(1),    again(2)),
             (not_sent(None),       3,     secs(3),    Verdict::Settle(not_sent(None))),

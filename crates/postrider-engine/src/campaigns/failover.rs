@@ -17,7 +17,7 @@ use super::{
 /// Whether an item may move after this outcome. An item that may have been sent stays, and so does one that the provider rejected.
 fn may_move(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::NotSent { .. } => true,
+        Outcome::NotSent { .. } | Outcome::AccountRefused { .. } => true,
         Outcome::Delivered { .. } | Outcome::Rejected { .. } | Outcome::Unknown { .. } => false,
     }
 }
@@ -90,6 +90,7 @@ mod tests {
             (Outcome::Delivered { message_id: "m".to_owned() }, false),
             (Outcome::Rejected { reason: reason() }, false),
             (Outcome::Unknown { reason: reason() }, false),
+            (Outcome::AccountRefused { reason: reason(), is_login: true }, true),
             (Outcome::NotSent { reason: reason(), retry_after: None }, true),
             (Outcome::NotSent { reason: reason(), retry_after: Some(Duration::from_secs(90)) }, true),
         ];

@@ -47,7 +47,9 @@ impl Prepared {
         let known = shared.templates().get(&(job.hold.tenant_id, job.asset_id)).map(Arc::clone);
         let wanted = send_jobs::Wanted {
             content: known.is_none(),
-            begun: adapter.is_some_and(|adapter| adapter.manifest().rate.is_some()),
+            begun: adapter.is_some_and(|adapter| {
+                adapter.manifest().rate.is_some() || adapter.manifest().quota.is_some()
+            }),
         };
         let material = shared
             .retry_while_unavailable(|pool, worker| {

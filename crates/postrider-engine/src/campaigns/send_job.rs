@@ -111,7 +111,7 @@ async fn send(shared: &Shared, job: &ClaimedJob, prepared: &Prepared, lost: Canc
             let window = match admission.next(calls.in_flight()) {
                 Admitted::Window(window) => Some(window),
                 Admitted::Nothing if calls.in_flight() == 0 && settled.is_empty() => {
-                    return admission.ended();
+                    return admission.ended(calls.have_put_back());
                 }
                 Admitted::Nothing | Admitted::Later => None,
             };

@@ -6,6 +6,8 @@
 //!   "burst": 10,
 //!   "concurrency": 8,
 //!   "daily": 20000,
+//!   "quota": { "calls": 300, "seconds": 10800 },
+//!   "look_ups_per_minute": 50,
 //!   "hours": { "from": "09:00", "to": "20:00", "days": ["mon", "tue"], "time_zone": "Europe/Berlin", "by": "lead" }
 //! }
 //! ```
@@ -37,12 +39,28 @@ pub struct Limits {
     /// Calls per day, in the account's time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily: Option<u64>,
+    /// Calls in any span of so many seconds, beside the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
+    /// Look-ups of replies in doubt per minute, over all processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_ups_per_minute: Option<u32>,
     /// Time zone of the account, unless `hours` names one. UTC by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<Zone>,
     /// Sending hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hours: Option<Hours>,
+}
+
+/// A number of calls in a span of time, wherever the span begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Number of calls.
+    pub calls: u32,
+    /// Length of the span.
+    pub seconds: u32,
 }
 
 /// Sending hours.
@@ -166,7 +184,7 @@ pub struct InvalidLimits(String);
 impl Limits {
     /// Parses and validates limits.
     pub fn read(value: &serde_json::Value) -> Result<Self, InvalidLimits> {
-        const KNOWN: &str = r#"known are rate_per_second, burst, concurrency, daily, time_zone and hours, as in {"rate_per_second": 10}"#;
+        const KNOWN: &str = r#"known are rate_per_second, burst, concurrency, daily, quota, look_ups_per_minute, time_zone and hours, as in {"rate_per_second": 10}"#;
         let invalid = |problem: String| Err(InvalidLimits(problem));
         if !value.is_object() {
             return invalid(format!("limits are a JSON object; {KNOWN}"));
@@ -182,6 +200,9 @@ impl Limits {
             ("burst", limits.burst == Some(0)),
             ("concurrency", limits.concurrency == Some(0)),
             ("daily", limits.daily == Some(0)),
+            ("look_ups_per_minute", limits.look_ups_per_minute == Some(0)),
+            ("quota.calls", limits.quota.is_some_and(|quota| quota.calls == 0)),
+            ("quota.seconds", limits.quota.is_some_and(|quota| quota.seconds == 0)),
         ] {
             if is_zero {
                 return invalid(format!("{name} must be at least 1; leave it out for no limit"));
@@ -192,6 +213,12 @@ impl Limits {
         }
         if limits.daily.is_some_and(|daily| daily > 1_000_000_000) {
             return invalid("daily must be at most 1000000000".to_owned());
+        }
+        if limits.look_ups_per_minute.is_some_and(|look_ups| look_ups > 60_000) {
+            return invalid("look_ups_per_minute must be at most 60000".to_owned());
+        }
+        if limits.quota.is_some_and(|quota| quota.calls > 1_000_000_000 || quota.seconds > 31 * 86_400) {
+            return invalid("quota must be at most 1000000000 calls in at most 31 days".to_owned());
         }
         if let Some(hours) = &limits.hours {
             if hours.from == hours.to {

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | 200 with a `message_id` | delivered, as `CHAT:MESSAGE` |
 //! | 400: there is no such chat, the text is empty | rejected |
+//! | 400 with `migrate_to_chat_id`: the group is a supergroup now | the message is sent to that id, once |
 //! | 403: the person has blocked the bot, or the group removed it | rejected: this is about the recipient, and not, as for other vendors, about the account |
-//! | 401, and 404, which Telegram sends for a malformed token | not sent: the account |
+//! | 401, and 404, which Telegram sends for a malformed token | account refused |
 //! | 429 | not sent, until `parameters.retry_after` is over |
 //!
 //! The table in `http.rs` decides about everything else, also about answers without Telegram's JSON, such as a proxy's 403.
@@ -15,8 +16,9 @@
 //!
 //! The token is a part of the address. The adapter removes it from every reason, also where an answer repeats it.
 //!
-//! Webhooks are updates, with the secret of `setWebhook` in `X-Telegram-Bot-Api-Secret-Token`. A reply quotes the message in
-//! a group, in a thread, and when the message itself is a reply; in a private chat it does not.
+//! Webhooks are updates, with the secret of `setWebhook` in `X-Telegram-Bot-Api-Secret-Token`. Messages with a text or a caption, and
+//! pressed buttons (`callback_query`) with their data, are messages. A reply quotes the message in a group, in a thread, and when the
+//! message itself is a reply; in a private chat it does not. In a topic of a forum it goes to the topic: the thread is `TOPIC/MESSAGE`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -125,10 +127,13 @@ impl Telegram {
         })
     }
 
-    fn request(&self, message: &Message) -> Result<Request, Outcome> {
+    /// Builds the request, to another chat if the one of the message has moved.
+    fn request(&self, message: &Message, moved_to: Option<i64>) -> Result<Request, Outcome> {
         #[derive(Serialize)]
         struct Send<'a> {
             chat_id: Chat<'a>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            message_thread_id: Option<i64>,
             text: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             reply_parameters: Option<Reply>,
@@ -150,16 +155,29 @@ impl Telegram {
             return Err(http::wrong_channel("telegram", "chat", message));
         };
         http::check_length("text", text, TEXT_CHARS_MAX, "Telegram")?;
-        let reply_parameters = match thread.as_deref().map(str::parse) {
-            None => None,
-            Some(Ok(message_id)) => Some(Reply { message_id, allow_sending_without_reply: true }),
-            Some(Err(_)) => {
-                let reason = "the thread is not the number of a message".to_owned();
-                return Err(Outcome::Rejected { reason });
-            }
+        let no_thread = |_| Outcome::Rejected {
+            reason: "the thread is not the number of a message, or TOPIC/MESSAGE".to_owned(),
         };
-        let chat_id = to.parse().map_or(Chat::Name(to), Chat::Id);
-        http::post(self.send.clone(), None, &Send { chat_id, text, reply_parameters })
+        let (topic, quoted) = match thread.as_deref().map(|thread| thread.split_once('/').ok_or(thread)) {
+            None => (None, None),
+            Some(Ok((topic, message))) => (Some(topic), Some(message)),
+            Some(Err(message)) => (None, Some(message)),
+        };
+        let message_thread_id = topic.map(str::parse).transpose().map_err(no_thread)?;
+        let message_id: Option<i64> = quoted.map(str::parse).transpose().map_err(no_thread)?;
+        let reply_parameters =
+            message_id.map(|message_id| Reply { message_id, allow_sending_without_reply: true });
+        let chat_id = match moved_to {
+            Some(id) => Chat::Id(id),
+            None => to.parse().map_or(Chat::Name(to), Chat::Id),
+        };
+        http::post(self.send.clone(), None, &Send { chat_id, message_thread_id, text, reply_parameters })
+    }
+
+    /// Sends a message. The error is the outcome when there is no answer.
+    async fn send(&self, message: &Message, moved_to: Option<i64>) -> Result<Answer, Outcome> {
+        let sent = http::send(&self.client, self.request(message, moved_to)).await;
+        sent.map(|answer| http::without(answer, self.token.expose_secret()))
     }
 
     /// Verifies an update and reads it.
@@ -170,6 +188,9 @@ impl Telegram {
             /// A new message. An edited one is in another field.
             #[serde(borrow)]
             message: Option<&'a RawValue>,
+            /// A pressed button of a message of the bot.
+            #[serde(borrow)]
+            callback_query: Option<&'a RawValue>,
         }
         if webhook.is_get {
             return Err(CallbackRefused::NotTaken);
@@ -180,21 +201,50 @@ impl Telegram {
             ));
         }
         let update: Update<'_> = inbound::read(webhook.body, "Telegram")?;
-        match update.message {
-            Some(message) => {
-                Ok(inbound::received(inbound_message(update.update_id, message.get().as_bytes())?))
-            }
-            None => Ok(inbound::received(None)),
-        }
+        let message = match (update.message, update.callback_query) {
+            (Some(message), _) => inbound_message(update.update_id, message.get().as_bytes())?,
+            (None, Some(query)) => pressed_button(update.update_id, query.get().as_bytes())?,
+            (None, None) => None,
+        };
+        Ok(inbound::received(message))
     }
 }
 
 #[async_trait]
 impl Provider for Telegram {
     async fn call(&self, _reservation: &Reservation, message: &Message) -> Outcome {
-        let sent = http::send(&self.client, self.request(message)).await;
-        http::outcome(sent.map(|answer| http::without(answer, self.token.expose_secret())), judge)
+        self.deliver(message).await
     }
+}
+
+impl Telegram {
+    /// Sends a message, to the chat that replaces its own if Telegram names one.
+    async fn deliver(&self, message: &Message) -> Outcome {
+        let sent = match self.send(message, None).await {
+            // Telegram refused the first request, so this is the only one that it acts on.
+            Ok(answer) => match moved_to(&answer) {
+                Some(chat) => self.send(message, Some(chat)).await,
+                None => Ok(answer),
+            },
+            Err(outcome) => Err(outcome),
+        };
+        http::outcome(sent, judge)
+    }
+}
+
+/// The id of the chat that replaces the one of a refused message.
+fn moved_to(answer: &Answer) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Refusal {
+        ok: bool,
+        parameters: Moved,
+    }
+    #[derive(Deserialize)]
+    struct Moved {
+        migrate_to_chat_id: i64,
+    }
+    let refusal: Refusal = http::json(answer).filter(|_| answer.status == StatusCode::BAD_REQUEST)?;
+    (!refusal.ok).then_some(refusal.parameters.migrate_to_chat_id)
 }
 
 /// The table of the [module](self).
@@ -230,12 +280,13 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
             Outcome::Delivered { message_id: format!("{}:{}", sent.chat.id, sent.message_id) }
         }
         (StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN, false, _) => Outcome::Rejected { reason },
-        (StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND, false, _) => {
-            http::not_sent(format!("the account is refused: {reason}"))
-        }
+        (StatusCode::UNAUTHORIZED | StatusCode::NOT_FOUND, false, _) => http::account_refused(&reason),
         (StatusCode::TOO_MANY_REQUESTS, ..) => {
             let after = body.parameters.retry_after.map(Duration::from_secs);
-            Outcome::NotSent { reason, retry_after: after.or_else(|| answer.retry_after(now)) }
+            match after {
+                Some(after) => Outcome::NotSent { reason, retry_after: Some(after) },
+                None => http::rate_limited(answer, now, reason, http::RATE_LIMIT_WAIT),
+            }
         }
         _ => http::judge(answer, now, |_| None),
     }
@@ -251,7 +302,9 @@ fn inbound_message(update: i64, message: &[u8]) -> Result<Option<InboundMessage>
     #[derive(Deserialize)]
     struct Body {
         message_id: i64,
-        message_thread_id: Option<IgnoredAny>,
+        message_thread_id: Option<i64>,
+        #[serde(default)]
+        is_topic_message: bool,
         from: Option<From>,
         /// Present if the sender is not a person: a channel or an anonymous administrator.
         sender_chat: Option<IgnoredAny>,
@@ -260,32 +313,76 @@ fn inbound_message(update: i64, message: &[u8]) -> Result<Option<InboundMessage>
         chat: Chat,
         reply_to_message: Option<IgnoredAny>,
         text: Option<String>,
-    }
-    #[derive(Deserialize)]
-    struct From {
-        id: i64,
-        is_bot: bool,
-    }
-    #[derive(Deserialize)]
-    struct Chat {
-        id: i64,
-        r#type: String,
+        /// Of a photo, a document and the like.
+        caption: Option<String>,
     }
     let body: Body = inbound::read(message, "Telegram")?;
     let person =
         body.from.filter(|from| !from.is_bot && body.sender_chat.is_none() && body.via_bot.is_none());
-    let (Some(person), Some(text)) = (person, body.text.as_deref().and_then(inbound::clean_text)) else {
+    let text = body.text.or(body.caption);
+    let (Some(person), Some(text)) = (person, text.as_deref().and_then(inbound::clean_text)) else {
         return Ok(None);
     };
+    let topic = body.message_thread_id.filter(|_| body.is_topic_message);
     let is_quoted =
         body.chat.r#type != "private" || body.message_thread_id.is_some() || body.reply_to_message.is_some();
     Ok(Some(InboundMessage {
         provider_message_id: update.to_string(),
         sender_id: person.id.to_string(),
         recipient_id: body.chat.id.to_string(),
-        thread: is_quoted.then(|| body.message_id.to_string()),
+        thread: is_quoted.then(|| thread_of(topic, body.message_id)),
         text,
     }))
+}
+
+/// The thread of a reply that quotes this message.
+fn thread_of(topic: Option<i64>, message: i64) -> String {
+    topic.map_or_else(|| message.to_string(), |topic| format!("{topic}/{message}"))
+}
+
+/// The message that a person sends by a button: the data that the bot gave it.
+fn pressed_button(update: i64, query: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
+    #[derive(Deserialize)]
+    struct Query {
+        from: From,
+        /// Missing when the message is too old.
+        message: Option<Pressed>,
+        data: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Pressed {
+        message_id: i64,
+        message_thread_id: Option<i64>,
+        #[serde(default)]
+        is_topic_message: bool,
+        chat: Chat,
+    }
+    let query: Query = inbound::read(query, "Telegram")?;
+    let data = query.data.as_deref().and_then(inbound::clean_text);
+    let (Some(pressed), Some(text), false) = (query.message, data, query.from.is_bot) else {
+        return Ok(None);
+    };
+    let topic = pressed.message_thread_id.filter(|_| pressed.is_topic_message);
+    let is_quoted = pressed.chat.r#type != "private" || topic.is_some();
+    Ok(Some(InboundMessage {
+        provider_message_id: update.to_string(),
+        sender_id: query.from.id.to_string(),
+        recipient_id: pressed.chat.id.to_string(),
+        thread: is_quoted.then(|| thread_of(topic, pressed.message_id)),
+        text,
+    }))
+}
+
+#[derive(Deserialize)]
+struct From {
+    id: i64,
+    is_bot: bool,
+}
+
+#[derive(Deserialize)]
+struct Chat {
+    id: i64,
+    r#type: String,
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | 200 with `messages[0].id` | delivered |
 //! | a code of [`REFUSES_MESSAGE`]: the number, the text, 24 hours since the person wrote | rejected |
-//! | a code of [`REFUSES_ACCOUNT`]: the token, permissions, payment, the business | not sent: it says nothing about the message |
-//! | 100 with subcode 33: the number of the account is not there, or not for this token | not sent |
-//! | a code of [`RATE_LIMITED`], and 429 | not sent, with `Retry-After` |
+//! | a code of [`REFUSES_ACCOUNT`]: the token, permissions, payment, the business | account refused: it says nothing about the message |
+//! | 100 with subcode 33: the number of the account is not there, or not for this token | account refused |
+//! | a code of [`RATE_LIMITED`], and 429 | not sent, with `Retry-After`, or half a minute without it |
 //! | a code of [`INTERNAL_ERRORS`] | unknown |
 //! | every other code, and an answer without one | by the table in `http.rs` |
 //!
@@ -18,7 +18,8 @@
 //!
 //! Webhooks are signed with the secret of the app (`X-Hub-Signature-256`), and carry no time: a repeat is recognised by its id. Before
 //! Meta uses an address, it sends a challenge with a GET. The adapter ignores messages to another number of the app, and messages in
-//! groups, because a reply would go to the person. A reply quotes a message that itself is a reply.
+//! groups, because a reply would go to the person. A pressed button and a chosen row of a list are messages with its title. A reply
+//! quotes a message that itself is a reply.
 
 use std::{sync::Arc, time::Duration};
 
@@ -335,13 +336,11 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     };
     let reason = format!("WhatsApp says {}", error.describe());
     match (error.code, error.error_subcode) {
-        (100, Some(33)) => http::not_sent(format!("the account is refused: {reason}")),
+        (100, Some(33)) => http::account_refused(&reason),
         (code, _) if REFUSES_MESSAGE.contains(&code) => Outcome::Rejected { reason },
-        (code, _) if REFUSES_ACCOUNT.contains(&code) => {
-            http::not_sent(format!("the account is refused: {reason}"))
-        }
+        (code, _) if REFUSES_ACCOUNT.contains(&code) => http::account_refused(&reason),
         (code, _) if RATE_LIMITED.contains(&code) => {
-            Outcome::NotSent { reason, retry_after: answer.retry_after(now) }
+            http::rate_limited(answer, now, reason, http::RATE_LIMIT_WAIT)
         }
         (code, _) if INTERNAL_ERRORS.contains(&code) => Outcome::Unknown { reason },
         _ => http::judge(answer, now, |_| None),
@@ -421,10 +420,14 @@ fn inbound_message(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRef
         from: Option<IgnoredAny>,
     }
     #[derive(Deserialize)]
-    struct TextMessage {
+    struct Written {
         from: String,
         id: String,
-        text: Text,
+        text: Option<Text>,
+        /// The button of a template.
+        button: Option<Button>,
+        /// A button or a row of a list that we sent.
+        interactive: Option<Interactive>,
         context: Option<Context>,
     }
     #[derive(Deserialize)]
@@ -432,16 +435,38 @@ fn inbound_message(message: &[u8]) -> Result<Option<InboundMessage>, CallbackRef
         body: String,
     }
     #[derive(Deserialize)]
+    struct Button {
+        text: String,
+    }
+    #[derive(Deserialize)]
+    struct Interactive {
+        button_reply: Option<Choice>,
+        list_reply: Option<Choice>,
+    }
+    #[derive(Deserialize)]
+    struct Choice {
+        title: String,
+    }
+    #[derive(Deserialize)]
     struct Context {
         id: Option<String>,
     }
     let kind: Kind = inbound::read(message, "Meta")?;
     // A sender without a number cannot receive a reply.
-    if kind.r#type != "text" || kind.group_id.is_some() || kind.from.is_none() {
+    if !matches!(&*kind.r#type, "text" | "button" | "interactive")
+        || kind.group_id.is_some()
+        || kind.from.is_none()
+    {
         return Ok(None);
     }
-    let parsed: TextMessage = inbound::read(message, "Meta")?;
-    let Some(text) = inbound::clean_text(&parsed.text.body) else { return Ok(None) };
+    let parsed: Written = inbound::read(message, "Meta")?;
+    let chosen = |interactive: Interactive| interactive.button_reply.or(interactive.list_reply);
+    let text = match &*kind.r#type {
+        "text" => parsed.text.map(|text| text.body),
+        "button" => parsed.button.map(|button| button.text),
+        _ => parsed.interactive.and_then(chosen).map(|choice| choice.title),
+    };
+    let Some(text) = text.as_deref().and_then(inbound::clean_text) else { return Ok(None) };
     let id = inbound::name("id", &parsed.id, inbound::MESSAGE_NAME_BYTES_MAX)?;
     let from = inbound::name("from", &parsed.from, inbound::NAME_BYTES_MAX)?;
     let is_quoted = parsed.context.is_some_and(|context| context.id.is_some());

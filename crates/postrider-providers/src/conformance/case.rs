@@ -11,7 +11,7 @@ pub enum OutcomeKind {
     Delivered,
     /// [`Outcome::Rejected`].
     Rejected,
-    /// [`Outcome::NotSent`].
+    /// [`Outcome::NotSent`] or [`Outcome::AccountRefused`].
     NotSent,
     /// [`Outcome::Unknown`].
     Unknown,
@@ -19,7 +19,7 @@ pub enum OutcomeKind {
     Done,
     /// [`Finding::Absent`].
     Absent,
-    /// [`Finding::Unclear`].
+    /// [`Finding::Unclear`], [`Finding::Later`] or [`Finding::CannotTell`].
     Unclear,
 }
 
@@ -28,7 +28,7 @@ impl From<&Outcome> for OutcomeKind {
         match outcome {
             Outcome::Delivered { .. } => Self::Delivered,
             Outcome::Rejected { .. } => Self::Rejected,
-            Outcome::NotSent { .. } => Self::NotSent,
+            Outcome::NotSent { .. } | Outcome::AccountRefused { .. } => Self::NotSent,
             Outcome::Unknown { .. } => Self::Unknown,
         }
     }
@@ -39,7 +39,7 @@ impl From<&Finding> for OutcomeKind {
         match finding {
             Finding::Done { .. } => Self::Done,
             Finding::Absent { .. } => Self::Absent,
-            Finding::Unclear { .. } | Finding::CannotTell { .. } => Self::Unclear,
+            Finding::Unclear { .. } | Finding::Later { .. } | Finding::CannotTell { .. } => Self::Unclear,
         }
     }
 }

@@ -215,7 +215,7 @@ impl Reported {
         let (words, message_id, retry_after) = match outcome {
             Outcome::Delivered { message_id } => (format!("`{message_id}`"), Some(message_id.clone()), None),
             Outcome::NotSent { reason, retry_after } => (reason.clone(), None, *retry_after),
-            Outcome::Rejected { reason } | Outcome::Unknown { reason } => (reason.clone(), None, None),
+            other => (other.text().to_owned(), None, None),
         };
         Self { kind: outcome.into(), words, message_id, retry_after }
     }
@@ -224,7 +224,9 @@ impl Reported {
         let (words, message_id) = match finding {
             Finding::Done { message_id, evidence } => (evidence.clone(), Some(message_id.clone())),
             Finding::Absent { evidence } => (evidence.clone(), None),
-            Finding::Unclear { reason } | Finding::CannotTell { reason } => (reason.clone(), None),
+            Finding::Unclear { reason } | Finding::Later { reason, .. } | Finding::CannotTell { reason } => {
+                (reason.clone(), None)
+            }
         };
         Self { kind: finding.into(), words, message_id, retry_after: None }
     }

@@ -5,8 +5,9 @@
 //! | 200 with an `id` | delivered | done: under a key it knows, Resend answers as it did the first time |
 //! | 400, 422 with a JSON object | rejected | absent: it refuses this very mail |
 //! | 409: a request with this key is in progress, or the key was used for another mail | unknown | unclear |
-//! | 401, 403: the API key, the domain of `from` | not sent | unclear |
-//! | 429: the rate or the quota | not sent | unclear |
+//! | 401, 403: the API key, the domain of `from` | account refused | unclear |
+//! | 429 | not sent, until `Retry-After` | unclear |
+//! | 429 `daily_quota_exceeded`, `monthly_quota_exceeded` | not sent, and tried again after an hour: the quota has no published end | unclear |
 //!
 //! Resend recognises an `Idempotency-Key` for 24 hours.
 
@@ -16,7 +17,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use postrider_model::{Channel, DoubtClass, Finding, IdempotencyKey, Manifest, Message, Outcome, Rate};
 use postrider_store::{HeldDoubt, Reservation};
-use reqwest::{Request, header::HeaderValue};
+use reqwest::{Request, StatusCode, header::HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -38,6 +39,11 @@ const MANIFEST: Manifest = Manifest {
 };
 
 const EXAMPLE: &str = r#"{"from": "News <news@example.com>"}"#;
+
+/// Errors of a used-up quota.
+const QUOTAS: &[&str] = &["daily_quota_exceeded", "monthly_quota_exceeded"];
+/// Time after which a used-up quota is tried again.
+const QUOTA_WAIT: Duration = Duration::from_secs(60 * 60);
 
 http::adapter!(ResendAdapter opens Resend);
 
@@ -135,6 +141,10 @@ impl Provider for Resend {
 }
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
+    let is_quota = || http::named(answer, "name").is_some_and(|name| QUOTAS.contains(&&*name));
+    if answer.status == StatusCode::TOO_MANY_REQUESTS && is_quota() {
+        return http::rate_limited(answer, now, http::describe(answer), QUOTA_WAIT);
+    }
     http::judge(answer, now, |answer| http::named(answer, "id"))
 }
 

@@ -125,7 +125,7 @@ fn each_answer_has_its_outcome() {
         (200, r#"{"accepted": true}"#, "unknown"), (200, r#"{"id": " "}"#, "unknown"), (200, r#"{"id": 7}"#, "unknown"),
         (301, "", "unknown"), (303, good, "unknown"), (307, good, "rejected"), (308, "", "rejected"),
         (400, "no", "rejected"), (404, "", "rejected"), (410, "", "rejected"), (422, "", "rejected"),
-        (401, "no", "not_sent"), (403, "no", "not_sent"), (429, "", "not_sent"),
+        (401, "no", "account_refused"), (403, "no", "account_refused"), (429, "", "not_sent"),
         (408, "", "unknown"), (409, "", "unknown"),
         (500, "", "unknown"), (502, good, "unknown"), (503, "later", "unknown"), (504, "", "unknown"), (599, "", "unknown"),
         (999, "", "unknown"),
@@ -166,7 +166,7 @@ fn a_repeat_settles_an_item_only_with_proof() {
     let kind = |finding: Finding| match finding {
         Finding::Done { .. } => "done",
         Finding::Absent { .. } => "absent",
-        Finding::Unclear { .. } | Finding::CannotTell { .. } => "unclear",
+        Finding::Unclear { .. } | Finding::Later { .. } | Finding::CannotTell { .. } => "unclear",
     };
     for (status, body, expected) in table {
         let found = finding(Ok(answer(status, body)), |answer, _| judged(answer));
@@ -234,11 +234,11 @@ fn the_manifests_equal_the_documentation_of_the_vendors() {
     let known_for = |hours: u64| Some(seconds(hours * 3600));
     #[rustfmt::skip]
     let documented = [
-        Manifest { doubt: DoubtClass::Natural, rate: rate(1666, 3600), ..Manifest::new("bluesky", &[Channel::Social]) },
-        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(1), rate: rate(300, 300), ..Manifest::new("mastodon", &[Channel::Social]) },
+        Manifest { doubt: DoubtClass::Natural, rate: rate(2500, 3600), quota: rate(17_500, 86_400), ..Manifest::new("bluesky", &[Channel::Social]) },
+        Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(1), rate: rate(300, 300), quota: rate(300, 10_800), ..Manifest::new("mastodon", &[Channel::Social]) },
         Manifest { doubt: DoubtClass::Key, key_lifetime: known_for(24), rate: rate(2, 1), ..Manifest::new("resend", &[Channel::Email]) },
         Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("sim", all) },
-        Manifest { doubt: DoubtClass::Lookup, ..Manifest::new("slack", chat) },
+        Manifest { doubt: DoubtClass::Lookup, look_ups: rate(1, 60), ..Manifest::new("slack", chat) },
         Manifest { doubt: DoubtClass::Person, ..Manifest::new("smtp", &[Channel::Email]) },
         Manifest { doubt: DoubtClass::Person, rate: rate(30, 1), ..Manifest::new("telegram", chat) },
         Manifest { doubt: DoubtClass::Echo, rate: rate(1, 1), ..Manifest::new("twilio", &[Channel::Voice]) },

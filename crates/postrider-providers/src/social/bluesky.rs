@@ -7,6 +7,7 @@
 //! | 400 `InvalidRequest` and the like | rejected | absent: it refuses this very post |
 //! | 400 `ExpiredToken` or `InvalidToken`, 401 | not sent; the session is forgotten | unclear |
 //! | 429 | not sent, until `ratelimit-reset` | unclear |
+//! | to `createSession`: 400, 401, 403: the identifier, the password, the account | account refused; the password is not tried again before it is changed | unclear |
 //!
 //! A post is a put under a name that Postrider chooses: the record key is derived from the idempotency key. It has the required
 //! form (a TID), with a time before 2006, when no posts existed. The record's `createdAt` is the time in the item's id. So
@@ -45,8 +46,9 @@ use crate::{
 
 const MANIFEST: Manifest = Manifest {
     doubt: DoubtClass::Natural,
-    // 5000 points an hour, and a new record costs three.
-    rate: Some(Rate { calls: 1666, per: Duration::from_secs(60 * 60) }),
+    // 5,000 points an hour and 35,000 a day; a put costs two.
+    rate: Some(Rate { calls: 2500, per: Duration::from_secs(60 * 60) }),
+    quota: Some(Rate { calls: 17_500, per: Duration::from_secs(24 * 60 * 60) }),
     ..Manifest::new("bluesky", &[Channel::Social])
 };
 
@@ -272,6 +274,9 @@ impl Bluesky {
             let reason = format!("there is no session at Bluesky: {reason}");
             Err(Outcome::NotSent { reason, retry_after })
         };
+        let refuses = |status: StatusCode| {
+            matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        };
         let request = http::post(self.method("com.atproto.server.createSession"), None, &credentials);
         let request = request.map(|mut request| {
             *request.timeout_mut() = Some(self.client.limits().total / SESSION_SHARE);
@@ -281,9 +286,16 @@ impl Bluesky {
             Ok(answer) => answer,
             Err(outcome) => return no_session(http::reason(outcome), None),
         };
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            let wait = reset(&answer, Timestamp::now()).unwrap_or(http::RATE_LIMIT_WAIT);
+            return no_session(http::describe(&answer), Some(wait));
+        }
+        if refuses(answer.status) {
+            let reason = format!("there is no session at Bluesky: {}", http::describe(&answer));
+            return Err(Outcome::AccountRefused { reason, is_login: true });
+        }
         if !answer.status.is_success() {
-            let retry_after = reset(&answer, Timestamp::now());
-            return no_session(http::describe(&answer), retry_after);
+            return no_session(http::describe(&answer), None);
         }
         // The answer is a secret, so it is not shown.
         let created: Option<Created> = http::json(&answer);
@@ -366,7 +378,8 @@ fn judge(answer: &Answer, now: Timestamp) -> Outcome {
     }
     match http::judge(answer, now, |answer| http::named(answer, "uri")) {
         Outcome::NotSent { reason, .. } if answer.status == StatusCode::TOO_MANY_REQUESTS => {
-            Outcome::NotSent { reason, retry_after: reset(answer, now) }
+            let wait = reset(answer, now).unwrap_or(http::RATE_LIMIT_WAIT);
+            Outcome::NotSent { reason, retry_after: Some(wait) }
         }
         outcome => outcome,
     }

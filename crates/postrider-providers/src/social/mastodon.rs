@@ -4,8 +4,11 @@
 //! |---|---|---|
 //! | 200 with an `id` | delivered | done: for a known key the server returns the existing post |
 //! | 422 with a JSON object | rejected | absent: it refuses this very post |
-//! | 401, 403: the token, the account | not sent | unclear |
+//! | 401, 403, 404: the token, the account, the address | account refused | unclear |
 //! | 429 | not sent, until `X-RateLimit-Reset` | unclear |
+//!
+//! Mastodon 4.6.0 to 4.7.0 answers a repeated key with 500, although it has the post. After such an answer of such a server the adapter
+//! reads the account's posts: the only post of that time with the same text is the item's.
 //!
 //! A server recognises an `Idempotency-Key` for an hour. After that the adapter reads the account's posts: a post with the
 //! same text, made between the reservation and the end of the quiet time, may be the item's. A list without such a post
@@ -33,6 +36,7 @@ const MANIFEST: Manifest = Manifest {
     doubt: DoubtClass::Key,
     key_lifetime: Some(Duration::from_secs(60 * 60)),
     rate: Some(Rate { calls: 300, per: Duration::from_secs(5 * 60) }),
+    quota: Some(Rate { calls: 300, per: Duration::from_secs(3 * 60 * 60) }),
     ..Manifest::new("mastodon", &[Channel::Social])
 };
 
@@ -145,6 +149,36 @@ impl Mastodon {
         Ok(conclude(&posts, is_complete, made, text))
     }
 
+    /// Repeats the call, and reads the account's posts where the server answers a known key with 500.
+    async fn repeat_once(&self, key: &IdempotencyKey, message: &Message, made: Period) -> Finding {
+        let sent = http::send(&self.client, self.request(key, message)).await;
+        let failed = sent.as_ref().is_ok_and(|answer| answer.status == StatusCode::INTERNAL_SERVER_ERROR);
+        let finding = http::finding(sent, judge);
+        let Message::Social { text } = message else { return finding };
+        if !failed || !self.answers_repeats_with_500().await {
+            return finding;
+        }
+        match self.search(made, text).await {
+            Ok(Finding::Done { message_id, evidence }) => Finding::Done {
+                message_id,
+                evidence: format!(
+                    "{evidence}, and the server answers the repeat with 500, as its version does for a key that it knows"
+                ),
+            },
+            _ => finding,
+        }
+    }
+
+    /// Whether the server has a version that answers a known key with 500.
+    async fn answers_repeats_with_500(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Instance {
+            version: String,
+        }
+        let instance = self.read::<Instance>(http::below(&self.api, &["instance"])).await;
+        matches!(instance, Ok((_, Some(Instance { version }))) if fails_on_known_keys(&version))
+    }
+
     async fn read<T: DeserializeOwned>(&self, url: Url) -> Result<(Ending, Option<T>), Finding> {
         let answer = http::ask(&self.client, url, Some(&self.token)).await?;
         match answer.status {
@@ -161,7 +195,8 @@ impl Provider for Mastodon {
     }
 
     async fn repeat(&self, doubt: &HeldDoubt, message: &Message) -> Finding {
-        http::finding(http::send(&self.client, self.request(doubt.key(), message)).await, judge)
+        let made = Period { from: doubt.reserved_at(), until: doubt.quiet_until() };
+        self.repeat_once(doubt.key(), message, made).await
     }
 
     async fn look_up(&self, doubt: &HeldDoubt, message: Option<&Message>) -> Finding {
@@ -180,14 +215,24 @@ impl Provider for Mastodon {
 }
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
-    match http::judge(answer, now, |answer| http::named(answer, "id")) {
-        Outcome::NotSent { reason, retry_after: None } if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+    match answer.status {
+        // No server without this address is a Mastodon server.
+        StatusCode::NOT_FOUND => http::account_refused(&http::describe(answer)),
+        StatusCode::TOO_MANY_REQUESTS => {
             let reset = answer.headers.get("x-ratelimit-reset").and_then(|reset| reset.to_str().ok());
             let reset = reset.and_then(|reset| reset.parse::<Timestamp>().ok());
-            Outcome::NotSent { reason, retry_after: http::until(reset, now) }
+            let wait = http::until(reset, now).unwrap_or(http::RATE_LIMIT_WAIT);
+            http::rate_limited(answer, now, http::describe(answer), wait)
         }
-        outcome => outcome,
+        _ => http::judge(answer, now, |answer| http::named(answer, "id")),
     }
+}
+
+/// Versions from 4.6.0 to 4.7.0, such as `4.6.2+glitch`.
+fn fails_on_known_keys(version: &str) -> bool {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().ok());
+    let mut next = || numbers.next().flatten();
+    matches!((next(), next(), next()), (Some(4), Some(6), Some(_)) | (Some(4), Some(7), Some(0)))
 }
 
 /// A post on the server.

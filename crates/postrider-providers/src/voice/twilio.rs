@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 201 with a `sid` | delivered: Twilio makes the call |
 //! | 400: the number, the script | rejected |
-//! | 401, 403: the account | not sent |
+//! | 400 with a code of [`REFUSES_ACCOUNT`], 401, 403, 404: the account, its number, its permissions | account refused |
 //! | 429: too many requests | not sent |
 //!
 //! Twilio takes no key, so a call is never repeated. It sends status callbacks to an address that contains the key:
@@ -49,6 +49,17 @@ const MANIFEST: Manifest = Manifest {
 
 const EXAMPLE: &str =
     r#"{"account_sid": "AC…", "from": "+15005550006", "callback_url": "https://postrider.example.com"}"#;
+
+/// Codes about the account and not about this call; no call was made.
+const REFUSES_ACCOUNT: &[i64] = &[
+    10001, // the account is not active
+    20003, // the login
+    20005, // the account is not active
+    20404, // there is no such account
+    21210, // `from` is not a verified number
+    21212, // `from` is not a number
+    21215, // the account may not call this country
+];
 
 /// Longest script with its tags, from Twilio's description.
 const TWIML_CHARS_MAX: usize = 4000;
@@ -245,7 +256,19 @@ impl Provider for Twilio {
 }
 
 fn judge(answer: &Answer, now: Timestamp) -> Outcome {
-    http::judge(answer, now, |answer| http::named(answer, "sid"))
+    #[derive(Deserialize)]
+    struct Refusal {
+        code: i64,
+    }
+    let code = || http::json::<Refusal>(answer).map(|refusal| refusal.code);
+    match answer.status {
+        // There is no such account: the path names nothing else.
+        StatusCode::NOT_FOUND => http::account_refused(&http::describe(answer)),
+        StatusCode::BAD_REQUEST if code().is_some_and(|code| REFUSES_ACCOUNT.contains(&code)) => {
+            http::account_refused(&http::describe(answer))
+        }
+        _ => http::judge(answer, now, |answer| http::named(answer, "sid")),
+    }
 }
 
 /// The script as TwiML. Characters that XML cannot hold are removed; they have no sound.

@@ -92,7 +92,7 @@ impl Provider for Pager {
                 Finding::Done { message_id, evidence: "the repeat was answered".to_owned() }
             }
             Outcome::Rejected { reason } => Finding::Absent { evidence: reason },
-            Outcome::NotSent { reason, .. } | Outcome::Unknown { reason } => Finding::Unclear { reason },
+            other => Finding::Unclear { reason: other.text().to_owned() },
         }
     }
 

@@ -181,7 +181,7 @@ impl Provider for FlawedProvider {
                 Finding::Absent { evidence: reason }
             }
             Outcome::Rejected { reason } => Finding::Absent { evidence: reason },
-            Outcome::NotSent { reason, .. } | Outcome::Unknown { reason } => Finding::Unclear { reason },
+            other => Finding::Unclear { reason: other.text().to_owned() },
         }
     }
 

@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
 use postrider_model::{
-    Why,
+    Rate, Why,
     ids::{ProviderAccountId, RunId, TenantId},
 };
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct Ask {
     pub wanted: usize,
     /// Calls per second, where the account does not say.
     pub rate: Option<f64>,
+    /// The quota beside the rate, where the account does not say.
+    pub quota: Option<Rate>,
     /// For an item that was called before and provably not sent: only the rate holds it up.
     pub is_again: bool,
 }
@@ -62,7 +64,7 @@ pub async fn take_call_tokens(pool: &Pool, worker: &str, ask: Ask) -> Result<Cal
         select granted as "granted!",
                wait_seconds as "wait_seconds!",
                why
-          from execution.take_call_tokens($1, $2, $3, $4, $5, $6, $7, $8)
+          from execution.take_call_tokens($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
         "#,
         hold.tenant_id.0,
         worker,
@@ -72,6 +74,8 @@ pub async fn take_call_tokens(pool: &Pool, worker: &str, ask: Ask) -> Result<Cal
         ask.at.is_failover,
         ask.rate,
         ask.is_again,
+        ask.quota.map(|quota| i32::try_from(quota.calls).unwrap_or(i32::MAX)),
+        ask.quota.map(|quota| quota.per.as_secs_f64()),
     )
     .fetch_one(unprepared(&mut transaction))
     .await
@@ -109,22 +113,24 @@ pub async fn hold_account(
     pool::commit(transaction).await
 }
 
-/// Opens the account's circuit, and returns for how long.
+/// Opens the account's circuit, and returns for how long. With `until_secret` it stays open until the secret is changed.
 pub async fn open_circuit(
     pool: &Pool,
     worker: &str,
     at: JobAccount,
     reason: &str,
+    until_secret: bool,
 ) -> Result<Duration, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let open_for = sqlx::query_scalar!(
-        r#"select execution.open_circuit($1, $2, $3, $4, $5, $6) as "seconds!""#,
+        r#"select execution.open_circuit($1, $2, $3, $4, $5, $6, $7) as "seconds!""#,
         at.hold.tenant_id.0,
         worker,
         at.hold.job_id.0,
         at.hold.attempt,
         at.is_failover,
         &*outbox::storable(reason),
+        until_secret,
     )
     .fetch_one(unprepared(&mut transaction))
     .await

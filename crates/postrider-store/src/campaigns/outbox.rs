@@ -320,8 +320,10 @@ async fn finalize(
     let ids: Vec<Uuid> = settlements.iter().map(|settlement| settlement.outbox_id.0).collect();
     let statuses: Vec<&str> = settlements
         .iter()
-        .map(|settlement| {
-            settlement.outcome.ends_as(settlement.channel).map_or("in_doubt", ItemStatus::as_str)
+        .map(|settlement| match settlement.outcome.ends_as(settlement.channel) {
+            Some(status) => status.as_str(),
+            None if settlement.outcome.waits_for_account() => "put_back",
+            None => "in_doubt",
         })
         .collect();
     let message_ids: Vec<Option<Cow<'_, str>>> = settlements
@@ -335,9 +337,7 @@ async fn finalize(
         .iter()
         .map(|settlement| match &settlement.outcome {
             Outcome::Delivered { .. } => None,
-            Outcome::Rejected { reason } | Outcome::NotSent { reason, .. } | Outcome::Unknown { reason } => {
-                Some(storable(reason))
-            }
+            outcome => Some(storable(outcome.text())),
         })
         .collect();
     sqlx::query_scalar!(
@@ -363,6 +363,7 @@ pub(crate) fn storable(text: &str) -> Cow<'_, str> {
 /// The database's answer about windows, in the order of the request.
 struct Begun {
     windows: Vec<String>,
+    outbox_ids: Vec<Option<Uuid>>,
     item_ids: Vec<Option<Uuid>>,
     keys: Vec<Option<String>>,
     verdicts: Vec<Option<String>>,
@@ -400,6 +401,7 @@ async fn begin(
         Begun,
         r#"
         select windows as "windows!",
+               outbox_ids as "outbox_ids!: Vec<Option<Uuid>>",
                item_ids as "item_ids!: Vec<Option<Uuid>>",
                idempotency_keys as "keys!: Vec<Option<String>>",
                verdicts as "verdicts!: Vec<Option<String>>"
@@ -424,8 +426,8 @@ async fn begin(
 
 /// Splits the answer among the windows. An answer about other items than those of the request counts as lost.
 fn answers(windows: &[&Window], begun: Begun) -> Vec<WindowAnswer> {
-    let Begun { windows: states, item_ids, keys, verdicts } = begun;
-    let mut entries = item_ids.into_iter().zip(keys).zip(verdicts);
+    let Begun { windows: states, outbox_ids, item_ids, keys, verdicts } = begun;
+    let mut entries = item_ids.into_iter().zip(keys).zip(outbox_ids.into_iter().zip(verdicts));
     let mut states = states.into_iter();
     let mut answer = |window: &Window| {
         let entries: Vec<_> = entries.by_ref().take(window.items.len()).collect();
@@ -434,7 +436,10 @@ fn answers(windows: &[&Window], begun: Begun) -> Vec<WindowAnswer> {
         match states.next().as_deref() {
             Some("open") if is_about_them => {
                 let items = window.items.iter().zip(entries);
-                let items = items.map(|(item, ((_, key), verdict))| reserved(window, item, key, verdict));
+                let items = items.map(|(item, ((_, key), (id, verdict)))| {
+                    // An item that was put back keeps the id of its row.
+                    reserved(window, id.map_or(item.outbox_id, OutboxId), key, verdict)
+                });
                 WindowAnswer::Items(items.collect())
             }
             Some("paused") => WindowAnswer::Paused,
@@ -444,11 +449,11 @@ fn answers(windows: &[&Window], begun: Begun) -> Vec<WindowAnswer> {
     windows.iter().map(|window| answer(window)).collect()
 }
 
-fn reserved(window: &Window, item: &PlannedItem, key: Option<String>, verdict: Option<String>) -> Reserved {
+fn reserved(window: &Window, id: OutboxId, key: Option<String>, verdict: Option<String>) -> Reserved {
     let job = window.job;
     match (verdict, key) {
         (None, Some(key)) => Reserved::Yours(Reservation::committed(
-            item.outbox_id,
+            id,
             job.tenant_id,
             job.channel,
             IdempotencyKey::from_row(key),
@@ -481,6 +486,7 @@ mod tests {
         let items = || windows.iter().flat_map(|window| &window.items);
         Begun {
             windows: states.iter().map(|&state| state.to_owned()).collect(),
+            outbox_ids: items().map(|item| Some(item.outbox_id.0)).collect(),
             item_ids: items().map(|item| Some(item.item_id)).collect(),
             keys: items().map(|item| Some(format!("key of {}", item.item_id))).collect(),
             verdicts: items().map(|_| None).collect(),

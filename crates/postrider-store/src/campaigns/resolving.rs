@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use postrider_model::{
-    Channel, IdempotencyKey,
+    Channel, IdempotencyKey, Rate,
     campaigns::ItemStatus,
     ids::{LeadId, OutboxId, ProviderAccountId, RunId, TenantId},
     seal::{MasterKey, Place},
@@ -349,19 +349,22 @@ pub async fn take_call_token(
     resolver: &str,
     doubt: &HeldDoubt,
     rate: Option<f64>,
+    quota: Option<Rate>,
 ) -> Result<CallToken, StoreError> {
     let mut transaction = pool::begin(pool).await?;
     let row = sqlx::query!(
         r#"
         select granted as "granted!",
                wait_seconds as "wait_seconds!"
-          from execution.take_call_token_for_doubt($1, $2, $3, $4, $5)
+          from execution.take_call_token_for_doubt($1, $2, $3, $4, $5, $6, $7)
         "#,
         doubt.tenant_id.0,
         resolver,
         doubt.outbox_id.0,
         doubt.look,
         rate,
+        quota.map(|quota| i32::try_from(quota.calls).unwrap_or(i32::MAX)),
+        quota.map(|quota| quota.per.as_secs_f64()),
     )
     .fetch_one(unprepared(&mut transaction))
     .await

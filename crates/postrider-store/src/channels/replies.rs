@@ -53,6 +53,10 @@ pub struct ClaimedReply {
     pub provider: String,
     /// The message to send.
     pub message: Message,
+    /// Whether a person has sent it again since the attempt whose outcome is unknown.
+    pub is_requeued: bool,
+    /// Whether its call finds out if the provider answers again: the circuit of the account is half open.
+    pub is_probe: bool,
     /// Number of failed attempts.
     pub attempt_count: i32,
     /// Number of failed attempts after which it is dead.
@@ -102,7 +106,7 @@ impl ClaimedReply {
 
     /// Adds the result, to be recorded.
     pub fn settle(self, verdict: Verdict) -> SettledReply {
-        SettledReply { tenant: self.account.tenant, id: self.id(), claim: self.claim, verdict }
+        SettledReply { tenant: self.account.tenant, id: self.id(), claim: self.claim, verdict, about: None }
     }
 }
 
@@ -137,6 +141,33 @@ pub enum Verdict {
     },
 }
 
+/// What an attempt has shown about the account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountNote {
+    /// The provider asks for no call during the pause of the released reply.
+    Waits,
+    /// The provider asks for no look-up during that pause.
+    LookUpsWait,
+    /// The provider refuses the account: its circuit opens.
+    Refused,
+    /// The provider refuses the login: its circuit is open until the secret is changed.
+    LoginRefused,
+    /// The provider answers again: the circuit closes.
+    Answers,
+}
+
+impl AccountNote {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waits => "waits",
+            Self::LookUpsWait => "look_ups_wait",
+            Self::Refused => "refused",
+            Self::LoginRefused => "login_refused",
+            Self::Answers => "answers",
+        }
+    }
+}
+
 /// A result, to be recorded. It is kept until the database has it.
 #[must_use = "a result that is not recorded is lost"]
 #[derive(Debug)]
@@ -145,9 +176,15 @@ pub struct SettledReply {
     id: OutboxId,
     claim: i32,
     verdict: Verdict,
+    about: Option<AccountNote>,
 }
 
 impl SettledReply {
+    /// Adds what all processes must learn about the account.
+    pub fn noting(self, about: Option<AccountNote>) -> Self {
+        Self { about, ..self }
+    }
+
     /// Id of the reply.
     #[must_use]
     pub fn id(&self) -> OutboxId {
@@ -256,7 +293,9 @@ pub async fn claim(
                provider_message_id,
                correlation_id as "correlation_id!",
                created_at as "created_at!: jiff_sqlx::Timestamp",
-               account_version as "account_version: jiff_sqlx::Timestamp"
+               account_version as "account_version: jiff_sqlx::Timestamp",
+               is_requeued as "is_requeued!",
+               is_probe as "is_probe!"
           from channels.claim_replies($1, $2, $3, $4, $5)
         "#,
         tenant_id.0,
@@ -299,6 +338,8 @@ pub async fn claim(
                 },
                 provider: row.provider,
                 message: Message::Chat { to: row.recipient_id, thread, text },
+                is_requeued: row.is_requeued,
+                is_probe: row.is_probe,
                 attempt_count: row.attempt_count,
                 max_attempts: row.max_attempts,
                 proven: row.provider_message_id,
@@ -329,6 +370,41 @@ pub async fn account(
     row.map(|row| Ok((row.settings, accounts::open(key, place, &row.sealed_secret)?))).transpose()
 }
 
+/// The answer to a request for a look-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookUpTurn {
+    /// The time until the next look-up; `None` if it may be made now.
+    pub wait: Option<Duration>,
+    /// The time from one look-up of the account to the next.
+    pub every: Duration,
+}
+
+/// Takes the right to one look-up at an account, which all processes share: one in `every`, unless the account's own limits say
+/// otherwise.
+pub async fn take_look_up(
+    pool: &Pool,
+    account: AccountVersion,
+    every: Option<Duration>,
+) -> Result<LookUpTurn, StoreError> {
+    let mut transaction = pool::begin(pool).await?;
+    let row = sqlx::query!(
+        r#"
+        select wait_seconds as "wait_seconds!", every_seconds as "every_seconds!"
+          from channels.take_look_up($1, $2, $3)
+        "#,
+        account.tenant.0,
+        account.id.0,
+        every.map(interval) as _,
+    )
+    .fetch_one(unprepared(&mut transaction))
+    .await
+    .map_err(StoreError::on("taking the right to a look-up"))?;
+    pool::commit(transaction).await?;
+    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let wait = (row.wait_seconds > 0.0).then(|| time(row.wait_seconds));
+    Ok(LookUpTurn { wait, every: time(row.every_seconds) })
+}
+
 /// Records results of any tenants, each under its claim, and returns the new status of each reply. A reply that is not in the answer is
 /// held under another claim and did not change.
 pub async fn settle(
@@ -343,7 +419,7 @@ pub async fn settle(
     let rows = sqlx::query!(
         r#"
         select id as "id!", status as "status!"
-          from channels.settle_replies($1, $2, $3, $4, $5, $6::text[], $7::text[], $8, $9)
+          from channels.settle_replies($1, $2, $3, $4, $5, $6::text[], $7::text[], $8, $9, $10::text[])
         "#,
         &columns.tenant_ids,
         worker,
@@ -354,6 +430,7 @@ pub async fn settle(
         &columns.errors as _,
         &columns.pauses as _,
         &columns.in_doubt,
+        &columns.accounts as _,
     )
     .fetch_all(unprepared(&mut transaction))
     .await
@@ -375,6 +452,7 @@ struct Columns {
     errors: Vec<Option<String>>,
     pauses: Vec<sqlx::postgres::types::PgInterval>,
     in_doubt: Vec<bool>,
+    accounts: Vec<Option<&'static str>>,
 }
 
 impl Columns {
@@ -394,6 +472,7 @@ impl Columns {
         self.errors.push(error.map(storable));
         self.pauses.push(interval(pause));
         self.in_doubt.push(in_doubt);
+        self.accounts.push(reply.about.map(AccountNote::as_str));
     }
 }
 

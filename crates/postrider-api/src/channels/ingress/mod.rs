@@ -128,6 +128,7 @@ pub(crate) async fn receive(
     })?;
     match read(ingress, place, &account, false, &uri, &headers, &body)? {
         Received::Challenge(answer) => Ok(answer.into_response()),
+        Received::Answer(answer) => Ok(Json(answer).into_response()),
         Received::Happened { messages, reports } => {
             record(&app, place, &account, &reports).await?;
             let Place { tenant, account } = place;
@@ -168,7 +169,7 @@ pub(crate) async fn verify(
     let (place, account) = known(&app, ingress, [&tenant, &provider, &account]).await?;
     match read(ingress, place, &account, true, &uri, &headers, &[])? {
         Received::Challenge(answer) => Ok(answer),
-        Received::Happened { .. } => Err(UNKNOWN),
+        Received::Answer(_) | Received::Happened { .. } => Err(UNKNOWN),
     }
 }
 

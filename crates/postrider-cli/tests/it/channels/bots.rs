@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use postrider_model::{
+    Limits,
     channels::{InboundMessage, Reply, Sentinel},
     ids::{ProviderAccountId, TenantId, WorkspaceId},
     seal::{MasterKey, Place},
@@ -103,6 +104,13 @@ impl Bots {
         };
         let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
         let account = accounts::create(&mut transaction, &key()?, &account, "a test").await?;
+        if vendor == Vendor::Slack {
+            // As of an app in Slack's marketplace, or tests would wait for minutes. `look_ups.rs` tests the limit of the others.
+            let limits = Limits { look_ups_per_minute: Some(60_000), ..Limits::default() };
+            anyhow::ensure!(
+                accounts::limit(&mut transaction, self.tenant, account, &limits, "a test").await?
+            );
+        }
         let link = NewLink { account, sender_id: vendor.sender(), user_id: "ada", role: Role::Operator };
         links::put(&mut transaction, self.tenant, &link, "a test").await?;
         pool::commit(transaction).await?;
@@ -205,6 +213,16 @@ impl Bots {
         let place = Place { tenant: self.tenant, account: self.account(vendor) };
         let known = accounts::rotate(&mut transaction, &key()?, place, &secret.into(), "a test").await?;
         anyhow::ensure!(known, "there is no such account");
+        Ok(pool::commit(transaction).await?)
+    }
+
+    /// An operator sends a dead reply again.
+    pub async fn requeue(&self, reply: Uuid) -> anyhow::Result<()> {
+        let mut transaction = pool::begin_as(&self.app, self.tenant).await?;
+        let sql = "select count(*) from channels.requeue_replies($1, $2, null, null, null, null, null, 1, 'a test')";
+        let requeued: i64 =
+            sqlx::query_scalar(sql).bind(self.tenant.0).bind(reply).fetch_one(&mut *transaction).await?;
+        anyhow::ensure!(requeued == 1, "{reply} is not dead");
         Ok(pool::commit(transaction).await?)
     }
 

@@ -11,6 +11,7 @@ mod ending;
 mod facts;
 mod ingress;
 mod isolation;
+mod look_ups;
 mod measuring;
 mod outage;
 mod plans;

@@ -21,7 +21,9 @@ const SLOW_FOR: Duration = Duration::from_secs(5);
 /// How long an account counts as slow after one of its send jobs was released; and how long a send job keeps its slot while others wait.
 const SLOT_SHARE: Duration = Duration::from_secs(30);
 /// Longest wait that a provider can ask for.
-pub(in crate::campaigns) const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+pub(in crate::campaigns) const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a circuit counts as open that only a new secret closes, until the database names the time.
+const OPEN_UNTIL_SECRET: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long a circuit counts as open until the database names the time.
 const OPEN_FOR: Duration = Duration::from_secs(30);
 
@@ -80,6 +82,13 @@ pub(in crate::campaigns) enum Availability {
 pub(in crate::campaigns) enum AccountSignal {
     /// Too many calls in a row failed, or the probing call did.
     Failing(String),
+    /// The provider refuses the account, and perhaps its login.
+    Refused {
+        /// The provider's reason.
+        reason: String,
+        /// Whether only a new secret ends this.
+        is_login: bool,
+    },
     /// The provider answers again.
     Answering,
     /// The provider asks for no calls for so long.
@@ -98,7 +107,7 @@ impl AccountState {
     /// A send job begins to use the account. It asks the database itself whether calls are left today, because the limits may have changed.
     pub(in crate::campaigns) fn join(&self, hold: JobHold, run: RunId) {
         let mut state = self.state();
-        state.hold = state.hold.filter(|hold| hold.why != Why::Daily);
+        state.hold = state.hold.filter(|hold| !matches!(hold.why, Why::Daily | Why::Rate));
         state.jobs.push((hold, Instant::now()));
         state.tenant = Some(hold.tenant_id);
         state.runs.insert(run);
@@ -231,6 +240,16 @@ impl AccountState {
                 let answers = state.answered().then_some(AccountSignal::Answering);
                 is_new.then(|| AccountSignal::Waiting(wait, reason.clone())).or(answers)
             }
+            Outcome::AccountRefused { reason, is_login } => {
+                let open = if *is_login { OPEN_UNTIL_SECRET } else { OPEN_FOR };
+                let is_new = state.circuit.is_none_or(|circuit| {
+                    circuit.until <= now || *is_login && circuit.until < now + OPEN_UNTIL_SECRET / 2
+                });
+                is_new.then(|| {
+                    state.circuit = Some(Circuit { until: now + open, known_since: now });
+                    AccountSignal::Refused { reason: reason.clone(), is_login: *is_login }
+                })
+            }
             Outcome::NotSent { retry_after: None, reason } | Outcome::Unknown { reason } => {
                 state.failures = state.failures.saturating_add(1);
                 let is_new = match state.circuit {
@@ -324,7 +343,21 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_wait_is_followed_for_up_to_an_hour_and_reported_once() {
+    fn a_refused_account_opens_the_circuit_at_once_and_a_refused_login_until_there_is_another_secret() {
+        let refused = |is_login| Outcome::AccountRefused { reason: "who?".to_owned(), is_login };
+        let signal = |is_login| Some(AccountSignal::Refused { reason: "who?".to_owned(), is_login });
+        let (account, now) = (AccountState::new(1), Instant::now());
+        assert_eq!(account.note(now, &refused(false), 99), signal(false));
+        assert_eq!(account.note(now, &refused(false), 99), None, "it is open already");
+        assert_eq!(account.availability(now), Availability::Wait { wait: OPEN_FOR, why: Why::Circuit });
+        assert_eq!(account.note(now, &refused(true), 99), signal(true), "which is worse");
+        assert_eq!(account.note(now, &refused(true), 99), None);
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert!(matches!(account.availability(now + day), Availability::Wait { why: Why::Circuit, .. }));
+    }
+
+    #[test]
+    fn a_requested_wait_is_followed_for_up_to_a_day_and_reported_once() {
         let (account, now) = (AccountState::new(1), Instant::now());
         assert!(
             matches!(account.note(now, &not_sent(Some(30)), 1), Some(AccountSignal::Waiting(wait, _)) if wait.as_secs() == 30)

@@ -46,6 +46,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long a send job waits while another send job makes the probing call of a half-open circuit.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 
+/// Shortest pause of a send job whose items were put back, so that a provider that names no time is not called in a circle.
+const PUT_BACK_PAUSE: Duration = Duration::from_secs(1);
+
 /// The next step of a send job.
 pub(super) enum Admitted {
     /// Reserve these items and call them.
@@ -243,11 +246,12 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// How the attempt ended, once nothing is in flight.
-    pub(super) fn ended(self) -> Ended {
+    /// How the attempt ended, once nothing is in flight. `has_put_back`: some of its items wait for their account.
+    pub(super) fn ended(self, has_put_back: bool) -> Ended {
         let limits = &self.prepared.limits;
         let put_off = |wait, why, whole_run| Ended::PutOff(PutOff { wait, why, whole_run }, limits.clone());
         let is_unfinished = !self.todo.is_empty();
+        let availability = self.availability(Target::Account, 0);
         match self.stop {
             Some(Stop::Refused) => {
                 Ended::Failed("the database refused its items; the log says why".to_owned())
@@ -260,6 +264,13 @@ impl<'a> Admission<'a> {
             Some(Stop::Released(released)) => Ended::Released(released),
             None if is_unfinished && self.shared.writing.is_starved() => Ended::Released(Released::Starved),
             None if is_unfinished => Ended::Released(Released::Interrupted),
+            None if has_put_back => match availability {
+                Availability::Wait { wait, why } => put_off(wait.max(PUT_BACK_PAUSE), why, true),
+                // The wait is over by now.
+                Availability::Clear | Availability::HalfOpen => {
+                    put_off(PUT_BACK_PAUSE, Why::RetryAfter, false)
+                }
+            },
             None => match self.opens_at {
                 // Other send jobs of the run may hold people whose hours are open.
                 Some(opens) => put_off(until(opens, Timestamp::now()), Why::Hours, false),
@@ -304,7 +315,7 @@ impl<'a> Admission<'a> {
     /// Call tokens that were granted and may still be used. Tokens of a daily limit are counted, so they are kept; old tokens of a
     /// rate would come in a burst.
     fn tokens_left(&self, target: Target) -> usize {
-        let keeps = self.prepared.route(target).limits.daily.is_some();
+        let keeps = self.prepared.route(target).is_exact();
         let is_usable =
             |tokens: &&Tokens| tokens.target == target && (keeps || tokens.granted_at.elapsed() < FRESH);
         self.tokens.as_ref().filter(is_usable).map_or(0, |tokens| tokens.left)
@@ -398,9 +409,9 @@ impl<'a> Admission<'a> {
         let calls = rest.as_ref().map_or(1, Planned::calls).max(1);
         self.planned = rest;
         // Calls of a daily limit are counted exactly; tokens of a rate that are left over are for the next windows.
-        let wanted = match route.limits.daily {
-            Some(_) => calls.min(route.batch()),
-            None => self.todo.len().max(1).min(route.batch()),
+        let wanted = match route.is_exact() {
+            true => calls.min(route.batch()),
+            false => self.todo.len().max(1).min(route.batch()),
         };
         let shared = self.shared;
         self.wait = Wait::Tokens(async move { (target, route.take_tokens(shared, wanted).await) }.boxed());

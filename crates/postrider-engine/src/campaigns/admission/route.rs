@@ -7,7 +7,7 @@ use std::{
 
 use jiff::{Timestamp, tz::TimeZone};
 use metrics::{Counter, Histogram};
-use postrider_model::{Limits, Outcome, Why, campaigns::limits::By};
+use postrider_model::{Limits, Outcome, Rate, Why, campaigns::limits::By};
 use postrider_providers::{Account, Provider};
 use postrider_store::campaigns::{
     limits::{self, Ask, CallTokens, JobAccount},
@@ -21,6 +21,9 @@ use super::{
 };
 use crate::campaigns::{ASK_AGAIN, Shared};
 
+/// A wait for the rate during which send jobs are put off, and not held.
+const LONG_WAIT: Duration = Duration::from_secs(60);
+
 /// A usable account.
 pub(in crate::campaigns) struct Route {
     at: JobAccount,
@@ -30,6 +33,8 @@ pub(in crate::campaigns) struct Route {
     pub(in crate::campaigns) zone: TimeZone,
     /// The provider's rate for an account without one.
     default_rate: Option<f64>,
+    /// The provider's quota for an account without one.
+    default_quota: Option<Rate>,
     calls: Calls,
     claim_to_call: Histogram,
 }
@@ -69,7 +74,8 @@ impl Route {
             provider,
             state,
             zone: limits.zone(),
-            default_rate: manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001)),
+            default_rate: manifest.rate.map(|rate| rate.per_second()),
+            default_quota: manifest.quota,
             limits,
             calls: Calls::of(&account.provider),
             claim_to_call: metrics::histogram!("postrider_item_claim_to_call_seconds", "provider" => account.provider.clone()),
@@ -82,7 +88,12 @@ impl Route {
 
     /// Whether calls need call tokens. An account without limits never asks the database.
     pub(in crate::campaigns) fn is_counted(&self) -> bool {
-        self.rate().is_some() || self.limits.daily.is_some()
+        self.rate().is_some() || self.is_exact()
+    }
+
+    /// Whether calls are counted over a longer time, so that call tokens must not be given up.
+    pub(in crate::campaigns) fn is_exact(&self) -> bool {
+        self.limits.daily.is_some() || self.limits.quota.is_some() || self.default_quota.is_some()
     }
 
     /// Most call tokens to request at a time.
@@ -101,9 +112,13 @@ impl Route {
         self.state.availability(Instant::now())
     }
 
+    fn ask(&self, wanted: usize, is_again: bool) -> Ask {
+        Ask { at: self.at, wanted, rate: self.default_rate, quota: self.default_quota, is_again }
+    }
+
     /// Requests call tokens and waits until they may be used. The state of the account keeps the reason of a refusal.
     pub(in crate::campaigns) async fn take_tokens(&self, shared: &Shared, wanted: usize) -> Taken {
-        let ask = Ask { at: self.at, wanted, rate: self.default_rate, is_again: false };
+        let ask = self.ask(wanted, false);
         let CallTokens { granted, wait, why } =
             match limits::take_call_tokens(&shared.pool, &shared.worker, ask).await {
                 Ok(tokens) => tokens,
@@ -114,6 +129,8 @@ impl Route {
             };
         let now = Instant::now();
         match why {
+            // The quota of the period is used up.
+            Some(Why::Rate) if granted == 0 && wait > LONG_WAIT => self.state.hold(now, wait, Why::Rate),
             Some(Why::Rate) => self.state.note_slow(now),
             Some(Why::Circuit) if wait > Duration::from_secs(1) => self.state.open_for(now, wait),
             // The provider asked for it, the day's calls are used up, or another send job makes the probing call.
@@ -156,7 +173,7 @@ impl Route {
         if !self.is_counted() {
             return;
         }
-        let ask = Ask { at: self.at, wanted: 1, rate: self.default_rate, is_again: true };
+        let ask = self.ask(1, true);
         while let Ok(CallTokens { granted, wait, .. }) =
             limits::take_call_tokens(&shared.pool, &shared.worker, ask).await
         {
@@ -192,7 +209,17 @@ impl Route {
         let published = match &signal {
             AccountSignal::Failing(reason) => {
                 tracing::warn!(reason, "a provider fails; the circuit breaker of the account is open");
-                limits::open_circuit(pool, worker, self.at, reason).await.map(|open| {
+                limits::open_circuit(pool, worker, self.at, reason, false).await.map(|open| {
+                    self.state.open_for(Instant::now(), open);
+                })
+            }
+            AccountSignal::Refused { reason, is_login } => {
+                tracing::error!(
+                    reason,
+                    is_login,
+                    "a provider refuses the account; its circuit breaker is open"
+                );
+                limits::open_circuit(pool, worker, self.at, reason, *is_login).await.map(|open| {
                     self.state.open_for(Instant::now(), open);
                 })
             }
@@ -224,7 +251,7 @@ pub(in crate::campaigns) fn until(then: Timestamp, now: Timestamp) -> Duration {
 
 /// The counters of a provider's calls, by outcome, and the durations of the calls. Looking one up takes longer than counting.
 struct Calls {
-    outcomes: [(&'static str, Counter); 4],
+    outcomes: [(&'static str, Counter); 5],
     durations: Histogram,
 }
 

@@ -105,6 +105,10 @@ pub(super) fn conclude(facts: &Facts, finding: Finding, pause: &Pause) -> Verdic
             _ if facts.age >= GIVE_UP_AFTER => Verdict::Person { note: reason },
             _ => Verdict::RetryAt { at: facts.now + pause.after(facts.age), note: reason },
         },
+        Finding::Later { reason, .. } if facts.age >= GIVE_UP_AFTER => Verdict::Person { note: reason },
+        Finding::Later { reason, retry_after } => {
+            Verdict::RetryAt { at: facts.now + pause.after(facts.age).max(retry_after), note: reason }
+        }
         Finding::CannotTell { reason } => match facts.class {
             // The callback may still come.
             DoubtClass::Echo => retry_or_person(facts.quiet_until, reason),
@@ -197,6 +201,7 @@ mod tests {
         let done = || Finding::Done { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let absent = || Finding::Absent { evidence: "e".to_owned() };
         let unclear = || Finding::Unclear { reason: "e".to_owned() };
+        let later = || Finding::Later { reason: "e".to_owned(), retry_after: Duration::from_secs(60) };
         let never = || Finding::CannotTell { reason: "e".to_owned() };
         let sent = || Verdict::Sent { message_id: "m".to_owned(), evidence: "e".to_owned() };
         let failed = || Verdict::Failed { evidence: "e".to_owned() };
@@ -221,6 +226,7 @@ mod tests {
             (Key,      1000, unclear(),  again(1008)),
             (Natural,  0,    unclear(),  again(8)),
             (Lookup,   500,  unclear(),  again(508)),
+            (Lookup,   500,  later(),    again(560)),
             (Echo,     0,    unclear(),  again(100)),
             (Echo,     100,  unclear(),  silent()),
             (Key,      1000, never(),    person()),

@@ -345,8 +345,8 @@ impl Shared {
 
     /// Takes a call token of the account and waits until it is valid, or returns the time until a later attempt.
     async fn await_call_token(&self, manifest: &Manifest, claimed: &ClaimedDoubt) -> Result<(), Duration> {
-        let rate = manifest.rate.map(|rate| f64::from(rate.calls) / rate.per.as_secs_f64().max(0.001));
-        match resolving::take_call_token(&self.pool, &self.name, &claimed.doubt, rate).await {
+        let rate = manifest.rate.map(|rate| rate.per_second());
+        match resolving::take_call_token(&self.pool, &self.name, &claimed.doubt, rate, manifest.quota).await {
             Ok(CallToken::In(wait)) => {
                 tokio::time::sleep(wait).await;
                 Ok(())

@@ -10,17 +10,17 @@ use std::{
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use postrider_model::{DoubtClass, Finding, Outcome, ids::ProviderAccountId, seal::MasterKey};
+use postrider_model::{DoubtClass, Finding, Manifest, Outcome, ids::ProviderAccountId, seal::MasterKey};
 use postrider_providers::{Account, Adapters, Provider};
 use postrider_store::{
     Pool,
-    channels::replies::{self, AccountVersion, ClaimedReply, Verdict},
+    channels::replies::{self, AccountNote, AccountVersion, ClaimedReply, Verdict},
     crash_point,
 };
 
 use super::{
     Shared,
-    decide::{Backoff, CALLBACK_WITHIN, after_call, after_look_up},
+    decide::{Backoff, CALLBACK_WITHIN, Decision, Doubted, after_call, after_look_up, without_look_up},
     lane::AccountSignal,
     settle::{ReplyFields, Settled},
 };
@@ -42,59 +42,80 @@ pub(super) async fn attempt(shared: &Shared, reply: ClaimedReply) -> (Settled, A
         attempt = reply.attempt_count + 1,
         "a reply was claimed"
     );
-    let (verdict, signal) = judge(shared, &reply).await;
-    (Settled { reply: reply.settle(verdict), fields }, signal)
+    let (verdict, signal, note) = judge(shared, &reply).await;
+    // The probing call of a half-open circuit was answered.
+    let answers = reply.is_probe && signal == AccountSignal::Healthy;
+    let note = note.or(answers.then_some(AccountNote::Answers));
+    (Settled { reply: reply.settle(verdict).noting(note), fields }, signal)
 }
 
-async fn judge(shared: &Shared, reply: &ClaimedReply) -> (Verdict, AccountSignal) {
+async fn judge(shared: &Shared, reply: &ClaimedReply) -> Decision {
+    let release = |pause, reason| (Verdict::Release { pause, reason }, AccountSignal::Neutral, None);
     if let Some(message_id) = reply.proven.clone() {
-        return (Verdict::Sent { message_id }, AccountSignal::Healthy);
+        return (Verdict::Sent { message_id }, AccountSignal::Neutral, None);
     }
     let settings = &shared.settings;
     let backoff =
         Backoff { schedule: &settings.retries, attempt_count: reply.attempt_count, random: random() };
-    let (class, provider) = match shared.accounts.open(reply.account, &reply.provider).await {
+    let Opened { manifest, provider } = match shared.accounts.open(reply.account, &reply.provider).await {
         Ok(opened) => opened,
         Err(OpenError::Removed) => {
-            return (Verdict::Dead { error: "its account was removed".to_owned() }, AccountSignal::Healthy);
+            let error = "its account was removed".to_owned();
+            return (Verdict::Dead { error }, AccountSignal::Neutral, None);
         }
         Err(OpenError::UnknownProvider) => {
             tracing::warn!(provider = reply.provider, "a reply of an unknown provider was released");
-            return (Verdict::Release { pause: RELEASE_PAUSE, reason: None }, AccountSignal::Healthy);
+            return release(RELEASE_PAUSE, None);
         }
         // The failure concerns neither the provider nor the reply: another process may have the key, or the database may answer later.
         Err(OpenError::Unavailable(reason)) => {
             tracing::warn!(account.id = %reply.account.id, reason, "failed to read a reply's account");
-            let verdict = Verdict::Release { pause: RELEASE_PAUSE, reason: Some(reason) };
-            return (verdict, AccountSignal::Healthy);
+            return release(RELEASE_PAUSE, Some(reason));
         }
         Err(OpenError::Invalid(reason)) => {
-            return after_call(Outcome::NotSent { reason, retry_after: None }, DoubtClass::Person, &backoff);
+            let outcome = Outcome::AccountRefused { reason, is_login: false };
+            return after_call(outcome, DoubtClass::Person, &backoff);
         }
     };
+    let class = manifest.doubt;
     // The result of an earlier call is unknown, and the provider's callback may still arrive.
     let doubted_for =
         reply.doubt().map(|doubt| Timestamp::now().duration_since(doubt.doubted_since()).unsigned_abs());
     if let Some(wait) =
         doubted_for.and_then(|age| CALLBACK_WITHIN.checked_sub(age)).filter(|_| class == DoubtClass::Echo)
     {
-        return (Verdict::Release { pause: wait, reason: None }, AccountSignal::Healthy);
+        return release(wait, None);
     }
     if let Some(doubt) = reply.doubt().filter(|_| class == DoubtClass::Lookup) {
+        let every = manifest.look_ups.map(|rate| rate.every());
+        let turn = match within(replies::take_look_up(&shared.pool, reply.account, every)).await {
+            Ok(turn) => turn,
+            Err(error) => return release(RELEASE_PAUSE, Some(error.to_string())),
+        };
+        let doubted = Doubted {
+            age: doubted_for.unwrap_or_default(),
+            is_requeued: reply.is_requeued,
+            every: turn.every,
+            pause_min: settings.retries.base,
+            random: random(),
+        };
+        if let Some(wait) = turn.wait {
+            return without_look_up(wait, doubted);
+        }
         let looking = AssertUnwindSafe(provider.look_up(doubt, Some(&reply.message))).catch_unwind();
         let finding = match tokio::time::timeout(settings.call_timeout, looking).await {
             Ok(Ok(finding)) => finding,
             Ok(Err(_)) => Finding::Unclear { reason: "the adapter panicked".to_owned() },
             Err(_) => Finding::Unclear { reason: format!("no answer within {:?}", settings.call_timeout) },
         };
-        if let Some(decided) = after_look_up(finding, &backoff) {
+        if let Some(decided) = after_look_up(finding, doubted) {
             return decided;
         }
     }
     // A process that was stopped must not call: another dispatcher may hold the reply.
     // docs/decisions/0011-a-call-begins-soon-or-not-at-all.md
     if reply.age() + settings.call_timeout >= settings.lock_timeout {
-        return (Verdict::Release { pause: Duration::ZERO, reason: None }, AccountSignal::Healthy);
+        return release(Duration::ZERO, None);
     }
     crash_point!("reply.before_call");
     if reply.attempt_count == 0 {
@@ -133,7 +154,12 @@ enum OpenError {
     Invalid(String),
 }
 
-type Opened = (DoubtClass, Arc<dyn Provider>);
+/// An account that can be called.
+#[derive(Clone)]
+struct Opened {
+    manifest: &'static Manifest,
+    provider: Arc<dyn Provider>,
+}
 
 /// A cache of opened accounts by version.
 pub(super) struct Accounts {
@@ -164,7 +190,7 @@ impl Accounts {
         let opened = adapter
             .open(&Account { id: account.id, settings: &settings, secret: &secret })
             .map_err(|error| OpenError::Invalid(error.to_string()))?;
-        let opened = (adapter.manifest().doubt, opened);
+        let opened = Opened { manifest: adapter.manifest(), provider: opened };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= OPEN_MAX {
             open.clear();

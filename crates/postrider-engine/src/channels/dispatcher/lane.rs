@@ -32,6 +32,8 @@ pub(super) enum AccountSignal {
     RetryAfter(Duration),
     /// The provider did not answer, or its answer was not usable.
     Failing,
+    /// The result says nothing about further calls.
+    Neutral,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +86,7 @@ impl Lane {
                 self.limit = Some((self.limit.unwrap_or(configured).min(was_in_flight.max(1)) / 2).max(1));
                 self.close_until(now + wait.min(RETRY_AFTER_MAX));
             }
+            AccountSignal::Neutral => {}
             AccountSignal::Failing => {
                 self.failures = self.failures.saturating_add(1);
                 if self.failures >= FAILURES_MAX {
@@ -155,6 +158,18 @@ mod tests {
         assert_eq!(lane.capacity(4, now + seconds(7)), 2);
         lane.end(AccountSignal::RetryAfter(seconds(86_400)), 4, now);
         assert_eq!(lane.opens_at(), Some(now + seconds(300)));
+    }
+
+    #[test]
+    fn a_look_up_changes_nothing_for_the_calls_of_the_account() {
+        let (mut lane, now) = with(3);
+        for _ in 0..2 {
+            lane.end(AccountSignal::Failing, 32, now);
+        }
+        lane.end(AccountSignal::Neutral, 32, now);
+        lane.begin();
+        lane.end(AccountSignal::Failing, 32, now);
+        assert_eq!(lane.capacity(32, now), 0, "three failures in a row");
     }
 
     #[test]

@@ -210,7 +210,9 @@ impl Notifier<'_> {
         match tokio::time::timeout(CALL_TIMEOUT, calling).await {
             Ok(Ok(Outcome::Delivered { message_id })) => Verdict::Sent(message_id),
             Ok(Ok(Outcome::Rejected { reason })) => Verdict::Failed(reason),
-            Ok(Ok(Outcome::NotSent { reason, .. })) => Verdict::NotSent(reason),
+            Ok(Ok(Outcome::NotSent { reason, .. } | Outcome::AccountRefused { reason, .. })) => {
+                Verdict::NotSent(reason)
+            }
             Ok(Ok(Outcome::Unknown { reason })) => Verdict::Unknown(reason),
             Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
             Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
@@ -248,7 +250,9 @@ impl Notifier<'_> {
             // The provider may have refused the repeat because it has the message.
             Ok(Ok(Finding::Absent { evidence })) if is_repeatable => Verdict::Unknown(evidence),
             Ok(Ok(Finding::Absent { evidence })) => Verdict::Failed(evidence),
-            Ok(Ok(Finding::Unclear { reason } | Finding::CannotTell { reason })) => Verdict::Unknown(reason),
+            Ok(Ok(
+                Finding::Unclear { reason } | Finding::Later { reason, .. } | Finding::CannotTell { reason },
+            )) => Verdict::Unknown(reason),
             Ok(Err(_)) => Verdict::Unknown("the adapter panicked".to_owned()),
             Err(_) => Verdict::Unknown(format!("no answer within {CALL_TIMEOUT:?}")),
         }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::inbound::tests::{Delivery, no_message, one_message, sign},
+    guard::Ending,
     http::tests::{
         NOW, ScriptedServer, answer, assert_request, body, chat, client, email, key, refused, with_header,
     },
@@ -77,15 +78,17 @@ fn each_error_of_slack_has_its_outcome() {
         ("missing_post_type", "rejected"), ("msg_too_long", "rejected"), ("no_text", "rejected"), ("not_in_channel", "rejected"),
         ("restricted_action", "rejected"), ("restricted_action_non_threadable_channel", "rejected"),
         ("restricted_action_read_only_channel", "rejected"), ("restricted_action_thread_locked", "rejected"),
-        ("restricted_action_thread_only_channel", "rejected"),
+        ("restricted_action_thread_only_channel", "rejected"), ("as_user_not_supported", "rejected"),
+        ("invalid_array_arg", "rejected"), ("invalid_blocks", "rejected"), ("invalid_blocks_format", "rejected"),
+        ("too_many_attachments", "rejected"),
 
-        ("access_denied", "not_sent"), ("accesslimited", "not_sent"), ("account_inactive", "not_sent"),
-        ("deprecated_endpoint", "not_sent"), ("ekm_access_denied", "not_sent"), ("enterprise_is_restricted", "not_sent"),
-        ("invalid_auth", "not_sent"), ("messages_tab_disabled", "not_sent"), ("metadata_must_be_sent_from_app", "not_sent"),
-        ("method_deprecated", "not_sent"), ("missing_scope", "not_sent"), ("no_permission", "not_sent"),
-        ("not_allowed_token_type", "not_sent"), ("not_authed", "not_sent"), ("org_login_required", "not_sent"),
-        ("team_access_not_granted", "not_sent"), ("team_added_to_org", "not_sent"), ("team_not_found", "not_sent"),
-        ("token_expired", "not_sent"), ("token_revoked", "not_sent"), ("two_factor_setup_required", "not_sent"),
+        ("access_denied", "account_refused"), ("accesslimited", "account_refused"), ("account_inactive", "account_refused"),
+        ("deprecated_endpoint", "account_refused"), ("ekm_access_denied", "account_refused"), ("enterprise_is_restricted", "account_refused"),
+        ("invalid_auth", "account_refused"), ("messages_tab_disabled", "account_refused"), ("metadata_must_be_sent_from_app", "account_refused"),
+        ("method_deprecated", "account_refused"), ("missing_scope", "account_refused"), ("no_permission", "account_refused"),
+        ("not_allowed_token_type", "account_refused"), ("not_authed", "account_refused"), ("org_login_required", "account_refused"),
+        ("team_access_not_granted", "account_refused"), ("team_added_to_org", "account_refused"), ("team_not_found", "account_refused"),
+        ("token_expired", "account_refused"), ("token_revoked", "account_refused"), ("two_factor_setup_required", "account_refused"),
 
         ("message_limit_exceeded", "not_sent"), ("rate_limited", "not_sent"), ("ratelimited", "not_sent"),
 
@@ -122,7 +125,7 @@ fn other_answers_of_slack_have_their_outcome() {
         (200, r#"{"ok": true, "channel": "C1"}"#, "unknown"), (200, r#"{"ok": true, "channel": "", "ts": "1.2"}"#, "unknown"),
         (200, r#"{"ok": "true", "channel": "C1", "ts": "1.2"}"#, "unknown"),
         (201, good, "unknown"), (500, r#"{"ok": false, "error": "channel_not_found"}"#, "unknown"), (503, good, "unknown"),
-        (400, "", "rejected"), (401, "", "not_sent"), (403, "", "not_sent"), (408, "", "unknown"), (307, "", "rejected"),
+        (400, "", "rejected"), (401, "", "account_refused"), (403, "", "account_refused"), (408, "", "unknown"), (307, "", "rejected"),
     ];
     for (status, said, expected) in others {
         assert_eq!(judge(&answer(status, said), NOW).kind(), expected, "{status} {said}");
@@ -134,9 +137,16 @@ fn other_answers_of_slack_have_their_outcome() {
         let Outcome::NotSent { retry_after, reason } = outcome else { panic!("{status}") };
         assert_eq!(retry_after, Some(Duration::from_secs(7)));
         assert!(reason.contains("ratelimited"), "{reason}");
+        // Without a time the adapter supplies one: patience is not failure.
+        let Outcome::NotSent { retry_after, .. } = judge(&answer(status, busy), NOW) else {
+            panic!("{status}")
+        };
+        assert_eq!(retry_after, Some(Duration::from_secs(30)));
     }
     let scope = r#"{"ok": false, "error": "missing_scope", "needed": "chat:write", "provided": "im:read"}"#;
-    let Outcome::NotSent { reason, .. } = judge(&answer(200, scope), NOW) else { panic!() };
+    let Outcome::AccountRefused { reason, is_login: false } = judge(&answer(200, scope), NOW) else {
+        panic!()
+    };
     assert_eq!(reason, "the account is refused: Slack says `missing_scope` (it needs chat:write)");
 }
 
@@ -157,17 +167,27 @@ fn page(messages: &[Value], next: Option<&str>) -> (u16, Value) {
     )
 }
 
+/// Looks up until there is a finding. The adapter makes one request in each look-up.
 async fn search(thread: Option<&str>, answers: Vec<(u16, Value)>) -> (Result<Finding, Finding>, Vec<String>) {
     let server = ScriptedServer::start(answers);
     let slack = open(&json!({ "url": format!("{}/api/", server.url) }));
-    let found = slack.search(Place { channel: "C1", thread }, NOW, &key(), "Fish & <chips>").await;
-    (found, server.lines())
+    let period = Period { from: NOW, until: NOW + SKEW };
+    let place = Place { channel: "C1", thread };
+    for look_up in 1.. {
+        let found = slack.search(place, period, &key(), "Fish & <chips>").await;
+        assert_eq!(server.lines().len(), look_up, "one request in each look-up");
+        match found {
+            Err(Finding::Later { retry_after: Duration::ZERO, .. }) => {}
+            found => return (found, server.lines()),
+        }
+    }
+    unreachable!()
 }
 
 #[tokio::test]
 async fn a_message_is_found_by_its_key() {
     let (other, mine) = ("f".repeat(64), key().to_string());
-    let first = "GET /api/conversations.history?channel=C1&oldest=1770000000.000000&include_all_metadata=true&limit=15";
+    let first = "GET /api/conversations.history?channel=C1&oldest=1770000000.000000&latest=1770000300.000000&include_all_metadata=true&limit=15";
     let pages = vec![
         page(&[posted("9.1", None), posted("8.1", Some(&other))], Some("dXNlcg==")),
         page(&[posted("7.1", Some(&mine))], Some("more")),
@@ -182,7 +202,7 @@ async fn a_message_is_found_by_its_key() {
 
     let (found, lines) = search(Some("5.1"), vec![page(&[posted("7.1", Some(&mine))], None)]).await;
     assert!(matches!(found, Ok(Finding::Done { .. })));
-    let thread = "GET /api/conversations.replies?channel=C1&ts=5.1&oldest=1770000000.000000&include_all_metadata=true&limit=15";
+    let thread = "GET /api/conversations.replies?channel=C1&ts=5.1&oldest=1770000000.000000&latest=1770000300.000000&include_all_metadata=true&limit=15";
     assert_eq!(lines, [thread]);
 }
 
@@ -211,10 +231,11 @@ async fn a_list_that_was_read_to_its_end_proves_that_there_is_none() {
 #[tokio::test]
 async fn a_list_that_is_not_whole_proves_nothing() {
     let mine = key().to_string();
-    let endless: Vec<_> = (0..PAGES_MAX).map(|_| page(&[posted("9.1", None)], Some("next"))).collect();
+    let endless: Vec<_> =
+        (0..look_up::PAGES_MAX).map(|_| page(&[posted("9.1", None)], Some("next"))).collect();
     let (found, lines) = search(None, endless).await;
     assert!(matches!(&found, Err(Finding::Unclear { reason }) if reason.contains("too many")), "{found:?}");
-    assert_eq!(lines.len(), PAGES_MAX);
+    assert_eq!(lines.len(), look_up::PAGES_MAX);
 
     // After a page that is too long the adapter requests smaller pages.
     let mut long = posted("9.1", None);
@@ -231,16 +252,43 @@ async fn a_list_that_is_not_whole_proves_nothing() {
         (200, json!({ "ok": false, "error": "internal_error" })),
         (200, json!({ "ok": true, "messages": "none" })),
         (200, json!({})),
-        (429, json!({ "ok": false, "error": "ratelimited" })),
         (500, json!({ "ok": true, "messages": [posted("9.1", Some(&mine))] })),
     ] {
         let (found, _) = search(None, vec![answer.clone()]).await;
         assert!(matches!(found, Err(Finding::Unclear { .. })), "{answer:?}: {found:?}");
     }
-    for error in UNREADABLE {
+    // A minute, when Slack names no time.
+    for status in [200, 429] {
+        let (found, _) = search(None, vec![(status, json!({ "ok": false, "error": "ratelimited" }))]).await;
+        let Err(Finding::Later { retry_after, .. }) = found else { panic!("{status}: {found:?}") };
+        assert_eq!(retry_after, Duration::from_secs(60));
+    }
+    for error in look_up::UNREADABLE {
         let (found, _) = search(None, vec![(200, json!({ "ok": false, "error": error }))]).await;
         assert!(matches!(found, Err(Finding::CannotTell { .. })), "{error}: {found:?}");
     }
+}
+
+#[tokio::test]
+async fn a_look_up_that_had_to_wait_goes_on_where_it_stopped() {
+    let mine = key().to_string();
+    let server = ScriptedServer::start(vec![
+        page(&[posted("9.1", None)], Some("next")),
+        (429, json!({ "ok": false, "error": "ratelimited" })),
+        page(&[posted("7.1", Some(&mine))], None),
+    ]);
+    let slack = open(&json!({ "url": format!("{}/api/", server.url) }));
+    let (place, period) = (Place { channel: "C1", thread: None }, Period { from: NOW, until: NOW + SKEW });
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        found.push(slack.search(place, period, &key(), "Hi.").await);
+    }
+    assert!(matches!(
+        &found[..],
+        [Err(Finding::Later { .. }), Err(Finding::Later { .. }), Ok(Finding::Done { .. })]
+    ));
+    let with_cursor: Vec<bool> = server.lines().iter().map(|line| line.ends_with("cursor=next")).collect();
+    assert_eq!(with_cursor, [false, true, true]);
 }
 
 /// A webhook that Slack signed at this time.
@@ -279,15 +327,12 @@ fn event(event: &Value) -> String {
 fn a_message_of_a_person_is_received_once() {
     let message = json!({ "type": "message", "channel": "C1", "user": "U1", "text": "Hello &amp; you?", "ts": "9.1", "channel_type": "channel" });
     let mention = json!({ "type": "app_mention", "channel": "C1", "user": "U1", "text": "Hello &amp; you?", "ts": "9.1" });
-    let one = one_message("C1:9.1", "U1", "C1", None, "Hello &amp; you?");
+    let one = one_message("C1:9.1", "U1", "C1", None, "Hello & you?");
     assert_eq!((signed(&event(&message)), signed(&event(&mention))), (one.clone(), one));
 
     let mut in_a_thread = message.clone();
     in_a_thread["thread_ts"] = json!("5.1");
-    assert_eq!(
-        signed(&event(&in_a_thread)),
-        one_message("C1:9.1", "U1", "C1", Some("5.1"), "Hello &amp; you?")
-    );
+    assert_eq!(signed(&event(&in_a_thread)), one_message("C1:9.1", "U1", "C1", Some("5.1"), "Hello & you?"));
     let now = NOW.as_second();
     for seconds in [now - 300, now + 300] {
         let delivery = delivery(seconds, "hunter2-signs", &event(&in_a_thread));
@@ -442,4 +487,38 @@ fn an_account_has_a_token_and_a_signing_secret() {
     let broken = Delivery::new("{}");
     let result = broken.to(&SlackAdapter::new(&client(false)), &json!({}), "hunter2");
     broken.is_forged(&result, "nothing can be verified: the secret is not JSON", &["hunter2"]);
+}
+
+#[test]
+fn a_broadcast_of_a_thread_and_a_file_with_a_text_are_messages() {
+    let mut message = json!({ "type": "message", "channel": "C1", "user": "U1", "ts": "9.1", "thread_ts": "5.1",
+                              "text": "see <https://example.com|this> &amp; <@U2|ada>", "subtype": "thread_broadcast" });
+    let text = "see this (https://example.com) & @ada";
+    assert_eq!(signed(&event(&message)), one_message("C1:9.1", "U1", "C1", Some("5.1"), text));
+    message["subtype"] = json!("file_share");
+    message["files"] = json!([{ "id": "F1" }]);
+    assert_eq!(signed(&event(&message)), one_message("C1:9.1", "U1", "C1", Some("5.1"), text));
+    message["text"] = json!("");
+    assert_eq!(signed(&event(&message)), no_message());
+}
+
+#[test]
+fn a_slash_command_is_answered_and_other_forms_are_acknowledged() {
+    let now = NOW.as_second();
+    let form = |body: &str| {
+        let form = "application/x-www-form-urlencoded";
+        received(&delivery(now, "hunter2-signs", body).header("content-type", form))
+    };
+    let Ok(Received::Answer(answer)) = form("command=%2Fweather&text=Berlin&user_id=U1&channel_id=C1") else {
+        panic!()
+    };
+    assert_eq!(answer["response_type"], "ephemeral", "only the person sees it");
+    assert!(answer["text"].as_str().unwrap().contains("not commands"), "{answer}");
+    for other in ["ssl_check=1&token=x", "payload=%7B%22type%22%3A%22block_actions%22%7D"] {
+        assert_eq!(form(other), no_message(), "{other}");
+    }
+    assert!(matches!(form("text=x"), Err(CallbackRefused::Malformed(_))));
+    let forged = delivery(now, "hunter2-of-another", "command=%2Fweather");
+    let forged = received(&forged.header("content-type", "application/x-www-form-urlencoded"));
+    assert!(matches!(forged, Err(CallbackRefused::Forged(_))));
 }

@@ -1,4 +1,5 @@
 use postrider_model::ids::ProviderAccountId;
+use postrider_testkit::server;
 use serde_json::{Value, json};
 
 use super::*;
@@ -21,7 +22,7 @@ fn open(settings: &Value) -> Telegram {
 #[test]
 fn a_message_is_what_telegram_describes() {
     let telegram = open(&json!({}));
-    let request = telegram.request(&chat(Some("77"))).unwrap();
+    let request = telegram.request(&chat(Some("77")), None).unwrap();
     assert_request(
         &request,
         "POST",
@@ -31,11 +32,11 @@ fn a_message_is_what_telegram_describes() {
     let sent: Value = serde_json::from_str(body(&request)).unwrap();
     let reply = json!({ "message_id": 77, "allow_sending_without_reply": true });
     assert_eq!(sent, json!({ "chat_id": 4711, "text": "Hello.", "reply_parameters": reply }));
-    assert_eq!(body(&telegram.request(&chat(None)).unwrap()), r#"{"chat_id":4711,"text":"Hello."}"#);
+    assert_eq!(body(&telegram.request(&chat(None), None).unwrap()), r#"{"chat_id":4711,"text":"Hello."}"#);
 
     let say = |to: &str, thread: Option<&str>, text: &str| {
         let (to, thread) = (to.to_owned(), thread.map(str::to_owned));
-        telegram.request(&Message::Chat { to, thread, text: text.to_owned() })
+        telegram.request(&Message::Chat { to, thread, text: text.to_owned() }, None)
     };
     for (to, chat_id) in [("-1001234567890", json!(-1_001_234_567_890_i64)), ("@news", json!("@news"))] {
         let request = say(to, None, "*x* <b>&amp;").unwrap();
@@ -49,7 +50,7 @@ fn a_message_is_what_telegram_describes() {
             "the text is longer than the 4096 characters that Telegram accepts",
         ),
         (say("1", Some("topic"), "x"), "the thread is not the number of a message"),
-        (telegram.request(&email()), "telegram carries chat and no email messages"),
+        (telegram.request(&email(), None), "telegram carries chat and no email messages"),
     ] {
         assert_eq!(refused.err(), Some(Outcome::Rejected { reason: why.to_owned() }));
     }
@@ -68,8 +69,8 @@ fn each_answer_of_telegram_has_its_outcome() {
         (no(400, "Bad Request: message text is empty"), "rejected"),
         (no(403, "Forbidden: bot was blocked by the user"), "rejected"),
         (no(403, "Forbidden: bot was kicked from the supergroup chat"), "rejected"),
-        (no(401, "Unauthorized"), "not_sent"),
-        (no(404, "Not Found"), "not_sent"),
+        (no(401, "Unauthorized"), "account_refused"),
+        (no(404, "Not Found"), "account_refused"),
         (no(409, "Conflict"), "unknown"),
         (no(429, "Too Many Requests: retry after 7"), "not_sent"),
         (no(500, "Internal Server Error"), "unknown"),
@@ -77,7 +78,7 @@ fn each_answer_of_telegram_has_its_outcome() {
         (no(200, "Bad Request: chat not found"), "unknown"),
         // Not Telegram's JSON.
         (answer(400, "<html>"), "rejected"),
-        (answer(403, "<html>"), "not_sent"),
+        (answer(403, "<html>"), "account_refused"),
         (answer(404, "<html>"), "rejected"),
         (answer(429, ""), "not_sent"),
         (answer(503, good), "unknown"),
@@ -87,7 +88,10 @@ fn each_answer_of_telegram_has_its_outcome() {
         (answer(200, ""), "unknown"),
         (Answer { ending: Ending::Broken, ..answer(200, good) }, "unknown"),
         (with_header(answer(200, good), "content-type", "text/html"), "unknown"),
-        (Answer { ending: Ending::Broken, ..no(403, "Forbidden: bot was blocked by the user") }, "not_sent"),
+        (
+            Answer { ending: Ending::Broken, ..no(403, "Forbidden: bot was blocked by the user") },
+            "account_refused",
+        ),
     ] {
         assert_eq!(judge(&said, NOW).kind(), expected, "{} {:?}", said.status, said.body);
     }
@@ -95,7 +99,7 @@ fn each_answer_of_telegram_has_its_outcome() {
         panic!()
     };
     assert_eq!(reason, "Telegram says: Forbidden: bot was blocked by the user");
-    let Outcome::NotSent { reason, .. } = judge(&no(401, "Unauthorized"), NOW) else { panic!() };
+    let Outcome::AccountRefused { reason, .. } = judge(&no(401, "Unauthorized"), NOW) else { panic!() };
     assert_eq!(reason, "the account is refused: Telegram says: Unauthorized");
     let moved = json!({ "ok": false, "description": "Bad Request: group chat was upgraded to a supergroup chat", "parameters": { "migrate_to_chat_id": -1001 } });
     let Outcome::Rejected { reason } = judge(&answer(400, &moved.to_string()), NOW) else { panic!() };
@@ -115,7 +119,7 @@ fn rate_limits_return_the_time_to_wait() {
     assert_eq!(after(&busy(json!({ "retry_after": 7 }))), Some(7));
     assert_eq!(after(&with_header(busy(json!({ "retry_after": 7 })), "retry-after", "9")), Some(7));
     assert_eq!(after(&with_header(busy(json!({})), "retry-after", "9")), Some(9));
-    assert_eq!(after(&busy(json!({}))), None);
+    assert_eq!(after(&busy(json!({}))), Some(30), "the adapter supplies the wait");
     // The parameter is invalid, but the status is still 429.
     assert_eq!(after(&with_header(busy(json!({ "retry_after": -1 })), "retry-after", "9")), Some(9));
 }
@@ -140,14 +144,14 @@ async fn no_outcome_repeats_the_token() {
     let server = ScriptedServer::start(echoes);
     let telegram = open(&json!({ "url": server.url }));
     for _ in 0..count {
-        let sent = http::send(&telegram.client, telegram.request(&chat(None))).await;
+        let sent = http::send(&telegram.client, telegram.request(&chat(None), None)).await;
         let outcome =
             http::outcome(sent.map(|answer| http::without(answer, telegram.token.expose_secret())), judge);
         assert!(!format!("{outcome:?}").contains("hunter2"), "{outcome:?}");
     }
     assert_eq!(server.lines(), vec![format!("POST {path}"); count]);
     // The server no longer listens.
-    let silent = http::send(&telegram.client, telegram.request(&chat(None))).await.err().unwrap();
+    let silent = http::send(&telegram.client, telegram.request(&chat(None), None)).await.err().unwrap();
     assert!(!format!("{silent:?}").contains("hunter2"), "{silent:?}");
 }
 
@@ -293,4 +297,76 @@ fn an_account_has_a_token_and_a_secret_for_webhooks() {
             (false, json!({}), &with(good, ""), "`webhook_secret` of the secret is empty"),
         ],
     );
+}
+
+#[test]
+fn captions_buttons_and_topics_are_messages() {
+    let mut photo = message();
+    photo.as_object_mut().unwrap().remove("text");
+    photo["caption"] = json!("Hello?");
+    assert_eq!(sent(update(&photo)), one_message("10000", "5", "5", None, "Hello?"));
+    // In a topic of a forum the reply goes to the topic.
+    let mut in_a_topic = message();
+    in_a_topic["chat"] = json!({ "id": -100, "type": "supergroup", "is_forum": true });
+    in_a_topic["message_thread_id"] = json!(3);
+    in_a_topic["is_topic_message"] = json!(true);
+    assert_eq!(sent(update(&in_a_topic)), one_message("10000", "5", "-100", Some("3/77"), "Hello?"));
+    let telegram = open(&json!({}));
+    let request = telegram.request(&chat(Some("3/77")), None).unwrap();
+    let reply = json!({ "message_id": 77, "allow_sending_without_reply": true });
+    let expected =
+        json!({ "chat_id": 4711, "message_thread_id": 3, "text": "Hello.", "reply_parameters": reply });
+    assert_eq!(serde_json::from_str::<Value>(body(&request)).unwrap(), expected);
+    for wrong in ["", "/", "3/", "/77", "3/77/1", "a/77", "a"] {
+        let refused = telegram.request(&chat(Some(wrong)), None).err().unwrap();
+        assert_eq!(refused.kind(), "rejected", "{wrong}");
+    }
+
+    let pressed = |query: Value| json!({ "update_id": 10_000, "callback_query": query }).to_string();
+    let query = json!({
+        "id": "4382bfdwdsb323b2d9", "chat_instance": "1", "data": "yes",
+        "from": { "id": 5, "is_bot": false, "first_name": "Ada" },
+        "message": { "message_id": 78, "date": 1_770_000_000, "text": "Well?", "chat": { "id": 5, "type": "private" },
+                     "from": { "id": 9, "is_bot": true, "first_name": "Bot" } },
+    });
+    assert_eq!(sent(pressed(query.clone())), one_message("10000", "5", "5", None, "yes"));
+    let mut in_a_topic = query.clone();
+    in_a_topic["message"]["chat"] = json!({ "id": -100, "type": "supergroup" });
+    in_a_topic["message"]["message_thread_id"] = json!(3);
+    in_a_topic["message"]["is_topic_message"] = json!(true);
+    assert_eq!(sent(pressed(in_a_topic)), one_message("10000", "5", "-100", Some("3/78"), "yes"));
+    // A game has no data, and an inline message has no chat.
+    for missing in ["data", "message"] {
+        let mut query = query.clone();
+        query.as_object_mut().unwrap().remove(missing);
+        assert_eq!(sent(pressed(query)), no_message(), "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_to_a_migrated_chat_is_sent_to_the_new_id_once() {
+    let moved = json!({ "ok": false, "error_code": 400, "description": "Bad Request: group chat was upgraded to a supergroup chat",
+                        "parameters": { "migrate_to_chat_id": -1001 } });
+    let good =
+        json!({ "ok": true, "result": { "message_id": 7, "chat": { "id": -1001, "type": "supergroup" } } });
+    for (second, expected) in [
+        ((200, good), Outcome::Delivered { message_id: "-1001:7".to_owned() }),
+        // The vendor moves a chat once.
+        ((400, moved.clone()), Outcome::Rejected {
+            reason: "Telegram says: Bad Request: group chat was upgraded to a supergroup chat; the chat is now -1001".to_owned(),
+        }),
+    ] {
+        let server = server::ScriptedServer::start({
+            let answers = [(400, moved.clone()), second];
+            move |request: &server::Received| {
+                let (status, body) = &answers[request.number];
+                server::Reaction::json(&status.to_string(), &body.to_string())
+            }
+        })
+        .unwrap();
+        let telegram = open(&json!({ "url": server.url() }));
+        assert_eq!(telegram.deliver(&chat(None)).await, expected);
+        let chats: Vec<Value> = server.requests().iter().map(|request| request.json()["chat_id"].clone()).collect();
+        assert_eq!(chats, [json!(4711), json!(-1001)]);
+    }
 }

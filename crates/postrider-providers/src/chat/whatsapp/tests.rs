@@ -71,10 +71,10 @@ fn each_code_of_whatsapp_has_its_outcome() {
         (131009, 400, "rejected"), (131021, 400, "rejected"), (131026, 400, "rejected"), (131030, 400, "rejected"),
         (131047, 400, "rejected"), (131049, 400, "rejected"), (131051, 400, "rejected"),
 
-        (0, 401, "not_sent"), (3, 500, "not_sent"), (10, 403, "not_sent"), (33, 400, "not_sent"), (102, 401, "not_sent"),
-        (104, 401, "not_sent"), (190, 401, "not_sent"), (200, 403, "not_sent"), (368, 403, "not_sent"), (131005, 403, "not_sent"),
-        (131031, 403, "not_sent"), (131037, 400, "not_sent"), (131042, 400, "not_sent"), (131045, 500, "not_sent"),
-        (131057, 500, "not_sent"), (133010, 400, "not_sent"),
+        (0, 401, "account_refused"), (3, 500, "account_refused"), (10, 403, "account_refused"), (33, 400, "account_refused"), (102, 401, "account_refused"),
+        (104, 401, "account_refused"), (190, 401, "account_refused"), (200, 403, "account_refused"), (368, 403, "account_refused"), (131005, 403, "account_refused"),
+        (131031, 403, "account_refused"), (131037, 400, "account_refused"), (131042, 400, "account_refused"), (131045, 500, "account_refused"),
+        (131057, 500, "account_refused"), (133010, 400, "account_refused"),
 
         (4, 400, "not_sent"), (17, 400, "not_sent"), (613, 400, "not_sent"), (80007, 400, "not_sent"), (130429, 400, "not_sent"),
         (131048, 400, "not_sent"), (131056, 400, "not_sent"),
@@ -107,10 +107,10 @@ fn other_answers_of_whatsapp_have_their_outcome() {
         (answer(200, "{}"), "unknown"), (answer(200, r#"{"messages": []}"#), "unknown"), (answer(200, r#"{"messages": [{"id": " "}]}"#), "unknown"),
         (no(200, 131026), "unknown"), (no(302, 131026), "unknown"), (Answer { ending: Ending::TooLong, ..answer(200, good) }, "unknown"),
         (with_header(answer(200, good), "content-type", "text/html"), "unknown"),
-        (answer(400, &subcode.to_string()), "not_sent"),
+        (answer(400, &subcode.to_string()), "account_refused"),
         // Unknown codes, and no code.
-        (no(400, 999_999), "rejected"), (no(403, 999_999), "not_sent"), (no(429, 999_999), "not_sent"), (no(500, 999_999), "unknown"),
-        (answer(400, "<html>"), "rejected"), (answer(401, ""), "not_sent"), (answer(503, "<html>"), "unknown"), (answer(307, ""), "rejected"),
+        (no(400, 999_999), "rejected"), (no(403, 999_999), "account_refused"), (no(429, 999_999), "not_sent"), (no(500, 999_999), "unknown"),
+        (answer(400, "<html>"), "rejected"), (answer(401, ""), "account_refused"), (answer(503, "<html>"), "unknown"), (answer(307, ""), "rejected"),
     ];
     for (said, expected) in others {
         assert_eq!(judge(&said, NOW).kind(), expected, "{} {:?}", said.status, said.body);
@@ -118,6 +118,8 @@ fn other_answers_of_whatsapp_have_their_outcome() {
     let busy = with_header(no(400, 130_429), "retry-after", "7");
     let Outcome::NotSent { retry_after, .. } = judge(&busy, NOW) else { panic!() };
     assert_eq!(retry_after, Some(Duration::from_secs(7)));
+    let Outcome::NotSent { retry_after, .. } = judge(&no(400, 130_429), NOW) else { panic!() };
+    assert_eq!(retry_after, Some(Duration::from_secs(30)), "the adapter supplies the wait");
     let told = json!({ "error": { "message": "Re-engagement message", "code": 131_047, "error_data": { "details": "More than 24 hours have passed." } } });
     let Outcome::Rejected { reason } = judge(&answer(400, &told.to_string()), NOW) else { panic!() };
     assert_eq!(reason, "WhatsApp says 131047: Re-engagement message (More than 24 hours have passed.)");
@@ -128,7 +130,7 @@ fn other_answers_of_whatsapp_have_their_outcome() {
 fn no_outcome_repeats_the_token() {
     let told = json!({ "error": { "message": "Malformed access token EAAhunter2", "code": 190 } });
     let without = http::without(answer(401, &told.to_string()), open().access_token.expose_secret());
-    let Outcome::NotSent { reason, .. } = judge(&without, NOW) else { panic!() };
+    let Outcome::AccountRefused { reason, .. } = judge(&without, NOW) else { panic!() };
     assert_eq!(reason, "the account is refused: WhatsApp says 190: Malformed access token …");
 }
 
@@ -384,4 +386,27 @@ fn an_account_has_a_number_and_three_secrets() {
             (false, settings(), &with("hunter2", "hunter2", ""), "`verify_token` of the secret is empty"),
         ],
     );
+}
+
+#[test]
+fn a_pressed_button_and_a_chosen_row_are_messages_with_their_title() {
+    let context = json!({ "from": "15550001111", "id": "wamid.0" });
+    let base =
+        json!({ "from": "4917612345678", "id": "wamid.A", "timestamp": "1770000000", "context": context });
+    let message = |parts: Value| {
+        let mut message = base.clone();
+        message.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+        signed(&said(&message))
+    };
+    let yes = one_message("wamid.A", "4917612345678", "4917612345678", Some("wamid.A"), "Yes");
+    for parts in [
+        json!({ "type": "button", "button": { "payload": "yes-1", "text": "Yes" } }),
+        json!({ "type": "interactive", "interactive": { "type": "button_reply", "button_reply": { "id": "1", "title": "Yes" } } }),
+        json!({ "type": "interactive",
+                "interactive": { "type": "list_reply", "list_reply": { "id": "1", "title": "Yes", "description": "Please" } } }),
+    ] {
+        assert_eq!(message(parts.clone()), yes, "{parts}");
+    }
+    let flow = json!({ "type": "interactive", "interactive": { "type": "nfm_reply", "nfm_reply": { "response_json": "{}" } } });
+    assert_eq!(message(flow), no_message());
 }

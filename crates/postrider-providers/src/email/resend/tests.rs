@@ -3,7 +3,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::http::tests::{assert_request, body, client, email, key, refused, social, voice};
+use crate::http::tests::{NOW, answer, assert_request, body, client, email, key, refused, social, voice};
 
 fn open(settings: &Value) -> Resend {
     let secret = SecretString::from("re_hunter2");
@@ -91,4 +91,19 @@ fn an_account_has_a_sender_and_a_key() {
             ),
         ],
     );
+}
+
+// Resend documents no end of a quota, and no `Retry-After` with it.
+#[test]
+fn a_used_up_quota_waits_for_an_hour() {
+    let busy = |name: &str| {
+        let said = json!({ "statusCode": 429, "name": name, "message": "You have reached your quota." });
+        match judge(&answer(429, &said.to_string()), NOW) {
+            Outcome::NotSent { retry_after, .. } => retry_after.map(|wait| wait.as_secs()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(busy("daily_quota_exceeded"), Some(3600));
+    assert_eq!(busy("monthly_quota_exceeded"), Some(3600));
+    assert_eq!(busy("rate_limit_exceeded"), Some(30));
 }

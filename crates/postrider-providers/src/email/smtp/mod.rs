@@ -9,20 +9,20 @@
 //! |---|---|---|---|---|
 //! | 2xx (354 to `DATA`) | go on | go on | – | delivered |
 //! | 4xx | not sent | not sent | – | not sent |
-//! | 5xx | not sent | rejected | – | rejected |
-//! | 530 to the envelope | – | not sent | – | rejected |
+//! | 5xx | account refused | rejected | – | rejected |
+//! | 530 to the envelope | – | account refused | – | rejected |
 //! | the connection breaks during a write | not sent | not sent | not sent | not sent |
 //! | another reply, invalid_reply, the end, nothing in time | not sent | not sent | not sent | **unknown** |
 //!
 //! Until the client has sent the dot there is no mail (RFC 5321, 4.1.1.4). After it only a reply decides: 4yz
 //! and 5yz mean that the server did not accept the mail (4.2.1), and silence proves nothing. `QUIT` changes no outcome.
 //!
-//! A failure of the session concerns the account or the server and not this mail, so it is never a rejection. That includes
-//! a wrong password (535): nothing was sent, an operator may correct the account while the worker retries, and a server
-//! whose user database is down sends the same reply.
+//! A failure of the session concerns the account or the server and not this mail, so it is never a rejection. A refused login (5xx to
+//! `AUTH`) is not tried again before the password is changed, because servers lock accounts after a few of them (`logins.rs`).
 
 mod compose;
 mod connection;
+mod logins;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -45,6 +45,7 @@ pub(super) use self::compose::mailbox;
 use self::{
     compose::{Mail, Sender, compose},
     connection::{Connection, ConnectionError, Reply},
+    logins::{Logins, Slot},
 };
 use crate::{
     Description,
@@ -65,13 +66,14 @@ const QUIT_WITHIN: Duration = Duration::from_secs(1);
 pub struct SmtpAdapter {
     client: GuardedClient,
     tls: OnceLock<Result<TlsConnector, rustls::Error>>,
+    logins: Logins,
 }
 
 impl SmtpAdapter {
     /// Creates an adapter with the policy and the time limits of this client.
     #[must_use]
     pub fn new(client: &GuardedClient) -> Self {
-        Self { client: client.clone(), tls: OnceLock::new() }
+        Self { client: client.clone(), tls: OnceLock::new(), logins: Logins::default() }
     }
 }
 
@@ -183,6 +185,7 @@ impl SmtpAdapter {
             security,
             tls,
             login: login(settings.user, account.secret)?,
+            known_login: self.logins.of(account),
             sender: Sender { from, reply_to },
             hello,
         })
@@ -224,6 +227,7 @@ struct Server {
     security: Security,
     tls: Option<TlsConnector>,
     login: Option<Login>,
+    known_login: Arc<Slot>,
     sender: Sender,
     hello: String,
 }
@@ -283,7 +287,8 @@ impl Server {
         mail: &Mail,
     ) -> Result<(), Outcome> {
         if let Some(login) = &self.login {
-            self.sign_in(connection, features, login).await?;
+            logins::sign_in(&self.known_login, async || self.sign_in(connection, features, login).await)
+                .await?;
         }
         let parameters = self.parameters(features, mail)?;
         judge_envelope(
@@ -323,7 +328,7 @@ impl Server {
             return Ok((connection, features));
         }
         if !features.has("STARTTLS") {
-            return Err(not_sent(format!(
+            return Err(account_refused(format!(
                 "{} does not offer STARTTLS, and nothing is sent in the clear",
                 self.host
             )));
@@ -376,13 +381,13 @@ impl Server {
         } else if features.offers("AUTH", "LOGIN") {
             for command in ["AUTH LOGIN", &STANDARD.encode(user)] {
                 let reply = connection.ask(command).await;
-                judge_session(&self.host, reply, 3)?;
+                judge_login(&self.host, reply, 3)?;
             }
             connection.ask(&STANDARD.encode(password)).await
         } else {
-            return Err(not_sent(format!("{} offers neither AUTH PLAIN nor AUTH LOGIN", self.host)));
+            return Err(account_refused(format!("{} offers neither AUTH PLAIN nor AUTH LOGIN", self.host)));
         };
-        judge_session(&self.host, last, 2).map(drop)
+        judge_login(&self.host, last, 2).map(drop)
     }
 
     /// The parameters of `MAIL`, or the reason why the server cannot accept the mail.
@@ -427,9 +432,18 @@ fn judge_session(
 ) -> Result<Reply, Outcome> {
     match received {
         Ok(reply) if reply.class() == wanted => Ok(reply),
+        Ok(reply) if reply.class() == 5 => Err(account_refused(format!("{host}: {}", reply.text()))),
         Ok(reply) => Err(not_sent(format!("{host}: {}", reply.text()))),
         Err(error) => Err(not_sent(format!("{host}: {}", text::causes(&error)))),
     }
+}
+
+/// The column `session`, for a login.
+fn judge_login(host: &Host, received: Result<Reply, ConnectionError>, wanted: u16) -> Result<Reply, Outcome> {
+    judge_session(host, received, wanted).map_err(|outcome| match outcome {
+        Outcome::AccountRefused { reason, .. } => Outcome::AccountRefused { reason, is_login: true },
+        outcome => outcome,
+    })
 }
 
 /// The column `envelope`.
@@ -495,6 +509,10 @@ impl Features {
 
 fn not_sent(reason: String) -> Outcome {
     Outcome::NotSent { reason, retry_after: None }
+}
+
+fn account_refused(reason: String) -> Outcome {
+    Outcome::AccountRefused { reason, is_login: false }
 }
 
 fn invalid(reason: impl Into<String>) -> InvalidAccount {

@@ -126,7 +126,7 @@ fn a_record_is_read_back_as_it_was_put() {
     let kind = |answer: &Answer, text: Option<&str>| match found(answer, text) {
         Finding::Done { message_id, .. } => message_id,
         Finding::Absent { .. } => "absent".to_owned(),
-        Finding::Unclear { .. } | Finding::CannotTell { .. } => "unclear".to_owned(),
+        Finding::Unclear { .. } | Finding::Later { .. } | Finding::CannotTell { .. } => "unclear".to_owned(),
     };
     assert_eq!(kind(&answer(200, &record("Hello.")), Some("Hello.")), uri());
     assert_eq!(kind(&answer(200, &record("Hello.")), None), uri());
@@ -176,15 +176,21 @@ async fn a_session_is_kept_for_the_same_account_and_no_other() {
 
 #[tokio::test]
 async fn without_a_session_nothing_is_sent_and_the_login_is_not_repeated() {
-    for refusal in [
-        failure(401, "AuthenticationRequired"),
-        failure(500, "InternalServerError"),
-        (200, json!({ "accessJwt": "jwt-1" })),
+    for (refusal, expected) in [
+        (failure(400, "InvalidRequest"), "account_refused"),
+        (failure(401, "AuthenticationRequired"), "account_refused"),
+        (failure(403, "AccountTakedown"), "account_refused"),
+        (failure(429, "RateLimitExceeded"), "not_sent"),
+        (failure(500, "InternalServerError"), "not_sent"),
+        ((200, json!({ "accessJwt": "jwt-1" })), "not_sent"),
     ] {
         let server = ScriptedServer::start(vec![refusal]);
         let bluesky = at(&server);
         for _ in 0..3 {
-            let Outcome::NotSent { reason, .. } = call(&bluesky).await else { panic!() };
+            let outcome = call(&bluesky).await;
+            assert_eq!(outcome.kind(), expected);
+            assert!(!matches!(outcome, Outcome::AccountRefused { is_login: false, .. }), "{outcome:?}");
+            let reason = http::reason(outcome);
             assert!(reason.starts_with("there is no session at Bluesky: "), "{reason}");
             assert!(!reason.contains("hunter2") && !reason.contains("jwt"), "{reason}");
         }

@@ -50,7 +50,9 @@ fn rate_limits_return_the_time_until_the_reset() {
     assert_eq!(busy(reset).map(|after| after.as_secs()), Some(100));
     let both = with_header(answer(429, "{}"), "x-ratelimit-reset", "2026-02-02T02:41:40Z");
     assert_eq!(busy(with_header(both, "retry-after", "7")), Some(Duration::from_secs(7)));
-    assert_eq!(busy(answer(429, "{}")), None);
+    assert_eq!(busy(answer(429, "{}")), Some(Duration::from_secs(30)), "the adapter supplies the wait");
+    let hours = with_header(answer(429, "{}"), "x-ratelimit-reset", "2026-02-02T05:40:00Z");
+    assert_eq!(busy(hours), Some(Duration::from_secs(3 * 60 * 60)));
 }
 
 fn at(second: i64) -> Timestamp {
@@ -74,7 +76,9 @@ fn a_post_is_recognised_by_its_text_and_its_time() {
         match conclude(&posts, is_complete, made(), "Hello.") {
             Finding::Done { message_id, .. } => message_id,
             Finding::Absent { .. } => "absent".to_owned(),
-            Finding::Unclear { .. } | Finding::CannotTell { .. } => "unclear".to_owned(),
+            Finding::Unclear { .. } | Finding::Later { .. } | Finding::CannotTell { .. } => {
+                "unclear".to_owned()
+            }
         }
     };
     for (posts, is_complete, expected) in [
@@ -205,4 +209,65 @@ fn an_account_has_a_server_and_a_token() {
             ),
         ],
     );
+}
+
+#[test]
+fn a_server_without_the_address_refuses_the_account() {
+    assert_eq!(judge(&answer(404, r#"{"error": "Not Found"}"#), NOW).kind(), "account_refused");
+    assert_eq!(judge(&answer(401, "{}"), NOW).kind(), "account_refused");
+}
+
+#[test]
+fn versions_that_answer_a_known_key_with_500_are_recognised() {
+    for (version, fails) in [
+        ("4.5.9", false),
+        ("4.6.0", true),
+        ("4.6.3+glitch", true),
+        ("4.7.0", true),
+        ("4.7.0-rc.1", true),
+        ("4.7.1", false),
+        ("4.8.0", false),
+        ("5.0.0", false),
+        ("3.6.0", false),
+        ("Pleroma 2.7.0 (compatible; 4.6)", false),
+        ("", false),
+    ] {
+        assert_eq!(fails_on_known_keys(version), fails, "{version}");
+    }
+}
+
+// As Mastodon 4.6.0 to 4.7.0 behaves: the post is there, and the repeat of its key ends in 500.
+#[tokio::test]
+async fn a_repeat_that_ends_in_500_is_settled_by_the_only_post_with_the_text() {
+    let posts = |seconds: &[i64]| {
+        let post = |second: &i64| json!({ "id": format!("at-{second}"), "created_at": at(*second), "content": "<p>Hello.</p>" });
+        (
+            200,
+            json!(
+                seconds
+                    .iter()
+                    .map(post)
+                    .chain([json!({ "id": "0", "created_at": at(-900), "content": "x" })])
+                    .collect::<Vec<_>>()
+            ),
+        )
+    };
+    let repeat = async |version: &str, seconds: &[i64]| {
+        let server = ScriptedServer::start(vec![
+            (500, json!({ "error": "500" })),
+            (200, json!({ "version": version })),
+            (200, json!({ "id": "7" })),
+            posts(seconds),
+        ]);
+        let mastodon = open(&json!({ "url": server.url }));
+        let found = mastodon.repeat_once(&key(), &social(), made()).await;
+        (found, server.lines())
+    };
+    let (found, lines) = repeat("4.6.2", &[5]).await;
+    assert!(matches!(&found, Finding::Done { message_id, .. } if message_id == "at-5"), "{found:?}");
+    assert_eq!(lines[..2], ["POST /api/v1/statuses", "GET /api/v1/instance"]);
+    for (version, seconds) in [("4.5.0", &[5][..]), ("4.6.2", &[]), ("4.6.2", &[5, 7])] {
+        let (found, _) = repeat(version, seconds).await;
+        assert!(matches!(found, Finding::Unclear { .. }), "{version} {seconds:?}: {found:?}");
+    }
 }

@@ -75,7 +75,16 @@ fn a_call_has_a_sid() {
     assert_eq!(judge(&answer(201, "{}"), NOW).kind(), "unknown");
     let refusal = r#"{"code": 21211, "message": "Invalid 'To' Phone Number", "status": 400}"#;
     assert_eq!(judge(&answer(400, refusal), NOW).kind(), "rejected");
-    assert_eq!(judge(&answer(401, r#"{"code": 20003}"#), NOW).kind(), "not_sent");
+    assert_eq!(judge(&answer(401, r#"{"code": 20003}"#), NOW).kind(), "account_refused");
+    // The account, and not the person who is called.
+    for (status, code) in [(400, 21210), (400, 21212), (400, 21215), (404, 20404), (400, 20005)] {
+        let said = answer(status, &format!(r#"{{"code": {code}, "message": "No", "status": {status}}}"#));
+        assert_eq!(judge(&said, NOW).kind(), "account_refused", "{code}");
+    }
+    for code in [21211, 21214, 21217] {
+        let said = answer(400, &format!(r#"{{"code": {code}, "message": "No", "status": 400}}"#));
+        assert_eq!(judge(&said, NOW).kind(), "rejected", "{code}");
+    }
 }
 
 /// HMAC-SHA1 from its definition.

@@ -106,8 +106,8 @@ async fn a_call_that_never_reached_the_provider_is_not_sent() -> anyhow::Result<
     let cases = [
         ("sim", json!({ "url": format!("http://127.0.0.1:{gone}") }), "", "not_sent"),
         ("smtp", smtp_settings(gone), "pass", "not_sent"),
-        ("smtp", smtp_settings(sim.smtp_port), "wrong", "not_sent"),
-        ("sim", json!({ "url": sim.http_url }), "wrong", "not_sent"),
+        ("smtp", smtp_settings(sim.smtp_port), "wrong", "account_refused"),
+        ("sim", json!({ "url": sim.http_url }), "wrong", "account_refused"),
     ];
     let reservations = reservations(&stage, cases.len()).await?;
     for ((vendor, settings, secret, expected), reservation) in cases.iter().zip(&reservations) {

@@ -30,7 +30,8 @@ async fn a_circuit_opens_shows_itself_and_closes_after_one_call_that_is_answered
     })
     .await?;
     let called = provider.calls().len();
-    assert!(called >= 10, "void: it opened after {called} calls");
+    // One refusal of the account is enough.
+    assert!(called >= 1, "void: it opened after {called} calls");
     assert!(called < 190, "{called} of 200 were called before it opened");
     let audit = format!(
         "select action || coalesce(' ' || (note like '%401%'), '') from tenancy.audit_log
@@ -61,14 +62,11 @@ async fn a_circuit_opens_shows_itself_and_closes_after_one_call_that_is_answered
     .await?;
     assert_eq!(provider.calls().len(), called + 1, "one call at a time");
     provider.set(Answer::Accepts);
-    assert_eq!(stage.ended(run).await?, "partial");
-    assert_eq!(
-        stage.items(run).await?,
-        [("failed".to_owned(), called), ("sent".to_owned(), 200 - called)].into()
-    );
+    assert_eq!(stage.ended(run).await?, "completed");
+    assert_eq!(stage.items(run).await?, [("sent".to_owned(), 200)].into());
     let opened_and_closed = ["account.circuit_opened true", "account.circuit_closed"];
     assert_eq!(texts(&stage.admin, audit).await?, opened_and_closed);
-    assert_eq!(provider.acted().len(), 200 - called);
+    assert_eq!((provider.acted().len(), provider.acted().values().max()), (200, Some(&1)));
     drop(workers);
     Ok(())
 }

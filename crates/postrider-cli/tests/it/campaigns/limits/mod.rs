@@ -2,8 +2,10 @@
 
 mod circuit;
 mod failover;
+mod patience;
 pub mod provider;
 mod rate;
+mod vendors;
 mod waiting;
 
 use provider::Provider;

@@ -17,6 +17,8 @@ pub enum Answer {
     Keeps,
     /// It refuses the account: provably nothing was done.
     DoesNotLetIn,
+    /// It is busy for a moment: provably nothing was done.
+    IsBusy,
     /// It refuses the message for good.
     Rejects,
     /// It acts, and its answer is lost.
@@ -32,6 +34,7 @@ impl Answer {
             Self::IsCutOff => return Reaction::close_after(""),
             Self::Accepts => ("200 OK", ""),
             Self::DoesNotLetIn => ("401 Unauthorized", ""),
+            Self::IsBusy => ("429 Too Many Requests", "retry-after: 0\r\n"),
             Self::Rejects => ("422 Unprocessable Content", ""),
             Self::AsksForAMinute => ("429 Too Many Requests", "retry-after: 60\r\n"),
         };

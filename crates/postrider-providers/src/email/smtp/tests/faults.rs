@@ -65,12 +65,13 @@ async fn each_fault_has_its_outcome_at_each_point() {
         cases.push((
             at,
             Fault::Reply("554 5.0.0 no\r\n"),
-            if about_the_mail { "rejected" } else { "not_sent" },
+            if about_the_mail { "rejected" } else { "account_refused" },
         ));
     }
     cases.extend([
-        (Step::Auth, Fault::Reply("535 5.7.8 wrong password\r\n"), "not_sent"),
-        (Step::Mail, Fault::Reply("530 5.7.0 sign in\r\n"), "not_sent"),
+        (Step::Auth, Fault::Reply("535 5.7.8 wrong password\r\n"), "account_refused"),
+        (Step::Auth, Fault::Reply("454 4.7.0 no user database\r\n"), "not_sent"),
+        (Step::Mail, Fault::Reply("530 5.7.0 sign in\r\n"), "account_refused"),
         (Step::Rcpt, Fault::Reply("550 5.1.1 unknown\r\n"), "rejected"),
         (Step::Rcpt, Fault::Reply("251 forwarded\r\n"), "delivered"),
         (Step::Data, Fault::Reply("250 ok\r\n"), "not_sent"),
@@ -164,15 +165,35 @@ async fn login_is_used_where_plain_is_not_offered() {
     account.login = login(Some("user".to_owned()), &SecretString::from("password")).unwrap();
     // This server does not support the rest of AUTH LOGIN, so the session ends there.
     let outcome = account.send(&key(), &email("a@example.com")).await;
-    assert_eq!(outcome.kind(), "not_sent");
+    assert!(matches!(outcome, Outcome::AccountRefused { is_login: true, .. }), "{outcome:?}");
     assert_eq!(server.transcript().await.commands[1..3], ["AUTH LOGIN", "dXNlcg=="]);
 
     let server = ScriptedServer::with_features(Step::Nowhere, Fault::Stall, "250 AUTH CRAM-MD5\r\n").await;
     let mut account = super::account(&OPEN, server.port);
     account.login = login(Some("user".to_owned()), &SecretString::from("password")).unwrap();
-    let Outcome::NotSent { reason, .. } = account.send(&key(), &email("a@example.com")).await else {
-        panic!()
-    };
+    let outcome = account.send(&key(), &email("a@example.com")).await;
+    let Outcome::AccountRefused { reason, is_login: false } = outcome else { panic!("{outcome:?}") };
     assert!(reason.contains("offers neither AUTH PLAIN nor AUTH LOGIN"), "{reason}");
     assert_eq!(server.transcript().await.commands, ["EHLO example.org", "QUIT"]);
+}
+
+// A server may lock an account after a few wrong passwords.
+#[tokio::test]
+async fn a_wrong_password_is_tried_once_by_all_calls_of_a_moment() {
+    let server =
+        ScriptedServer::start_for_many(Step::Auth, Fault::Reply("535 5.7.8 wrong password\r\n")).await;
+    let mut account = account(&OPEN, server.port);
+    account.login = login(Some("user".to_owned()), &SecretString::from("wrong")).unwrap();
+    let account = Arc::new(account);
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        let account = Arc::clone(&account);
+        calls.spawn(async move { account.send(&key(), &email("a@example.com")).await });
+    }
+    for outcome in calls.join_all().await {
+        assert!(matches!(outcome, Outcome::AccountRefused { is_login: true, .. }), "{outcome:?}");
+    }
+    let commands = server.transcript_so_far();
+    let logins = commands.iter().filter(|line| line.starts_with("AUTH")).count();
+    assert_eq!(logins, 1, "{commands:?}");
 }

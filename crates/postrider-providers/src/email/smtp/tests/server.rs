@@ -1,5 +1,7 @@
 //! A scripted mail server with a fault at one step, which records everything it receives.
 
+use std::sync::{Arc, Mutex};
+
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -50,6 +52,19 @@ pub struct ScriptedServer {
     serving: JoinHandle<Transcript>,
 }
 
+/// A server for any number of clients, with the same fault for each.
+pub struct ServerForMany {
+    pub port: u16,
+    commands: Arc<Mutex<Vec<String>>>,
+}
+
+impl ServerForMany {
+    /// The commands of the sessions that have ended.
+    pub fn transcript_so_far(&self) -> Vec<String> {
+        self.commands.lock().unwrap().clone()
+    }
+}
+
 impl ScriptedServer {
     /// Serves one client, and fault only counts further connections.
     pub async fn start(at: Step, fault: Fault) -> Self {
@@ -73,6 +88,25 @@ impl ScriptedServer {
             transcript
         });
         Self { port, serving }
+    }
+
+    pub async fn start_for_many(at: Step, fault: Fault) -> ServerForMany {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let commands = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&commands);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let all = Arc::clone(&all);
+                tokio::spawn(async move {
+                    let mut transcript = Transcript::default();
+                    let features = "250-AUTH PLAIN LOGIN\r\n250 SMTPUTF8\r\n";
+                    let _ = serve(stream, at, fault, features, &mut transcript).await;
+                    all.lock().unwrap().extend(transcript.commands);
+                });
+            }
+        });
+        ServerForMany { port, commands }
     }
 
     pub async fn transcript(self) -> Transcript {

@@ -67,7 +67,7 @@ async fn tls_is_for_the_name_of_the_account_and_passwords_are_for_tls() {
         ("starttls", Plaintext::StartTls, "smtp.example", "delivered", ""),
         ("starttls", Plaintext::StartTls, "other.example", "not_sent", "certificate"),
         ("starttls", Plaintext::StartTlsAndMore, "smtp.example", "not_sent", "sent more in the clear"),
-        ("starttls", Plaintext::NoStartTls, "smtp.example", "not_sent", "does not offer STARTTLS"),
+        ("starttls", Plaintext::NoStartTls, "smtp.example", "account_refused", "does not offer STARTTLS"),
     ] {
         let (port, lines) = serve(acceptor.clone(), plaintext).await;
         let client =
