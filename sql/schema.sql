@@ -67,6 +67,13 @@ begin
                                 from unnest(p_full_tenants, p_full_accounts) as filled (tenant_id, account_id)
                                where filled.tenant_id = v_tenant
                                  and filled.account_id = v_account);
+        -- The account as a whole waits for its provider, or one reply finds out whether it answers again.
+        continue when exists (select
+                                from execution.account_states as state
+                               where state.tenant_id = v_tenant
+                                 and state.account_id = v_account
+                                 and (state.wait_until > v_now or state.circuit_open_until > v_now
+                                      or state.circuit_open_until is not null and state.probe_until > v_now));
         perform
            from channels.channel_outbox as reply
           where reply.status in ('pending', 'sending')
@@ -85,7 +92,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) IS 'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts. It finds accounts one by one in the index, so one backlog does not slow down the choice.';
+COMMENT ON FUNCTION channels.accounts_with_due_replies(p_limit integer, p_full_tenants uuid[], p_full_accounts uuid[], p_after_tenant uuid, p_after_account uuid) IS 'Chooses up to p_limit accounts of all tenants that have due replies, without locking anything. The walk starts after the given account, goes around once, and skips the accounts in p_full_tenants and p_full_accounts, and those that wait for their provider or have an open circuit. It finds accounts one by one in the index, so one backlog does not slow down the choice.';
 
 CREATE FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) RETURNS TABLE(verdict text, execution integer, user_id text, role text)
     LANGUAGE plpgsql
@@ -155,7 +162,7 @@ $$;
 
 COMMENT ON FUNCTION channels.admit_message(p_tenant_id uuid, p_message_id uuid, p_account_id uuid, p_sender_id text, p_lease interval) IS 'Decides whether the sender may have the message executed, and if so leases the message to a new execution. Returns the verdict `execute` or `denied`.';
 
-CREATE FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) RETURNS TABLE(id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone)
+CREATE FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) RETURNS TABLE(id uuid, channel_message_id uuid, account_id uuid, provider text, recipient_id text, payload jsonb, attempt_count integer, max_attempts integer, claims integer, in_doubt_since timestamp with time zone, provider_message_id text, correlation_id uuid, created_at timestamp with time zone, account_version timestamp with time zone, is_requeued boolean, is_probe boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -169,6 +176,8 @@ declare
     v_version timestamptz;
     v_ids     uuid[];
     v_id      uuid;
+    v_waits   boolean;
+    v_probes  boolean;
 begin
     if p_tenant_id is null then
         raise exception 'p_tenant_id must not be null' using errcode = 'null_value_not_allowed';
@@ -179,6 +188,14 @@ begin
     for v_at in 1..coalesce(cardinality(p_accounts), 0) loop
         exit when v_left < 1;
         continue when p_capacities[v_at] < 1;
+        v_probes := false;
+        select coalesce(state.wait_until > v_now, false) or coalesce(state.circuit_open_until > v_now, false),
+               state.circuit_open_until is not null
+          into v_waits, v_probes
+          from execution.account_states as state
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_accounts[v_at];
+        continue when v_waits;
         v_ids := array(
             select reply.id
               from channels.channel_outbox as reply
@@ -188,9 +205,19 @@ begin
                and reply.account_id = p_accounts[v_at]
                and reply.next_attempt_at <= v_now
              order by reply.next_attempt_at, reply.id
-             limit least(p_capacities[v_at], v_left)
+             limit case when v_probes then 1 else least(p_capacities[v_at], v_left) end
                for update skip locked);
         continue when v_ids = '{}';
+        -- While the circuit is half open, one reply at a time finds out whether the provider answers again.
+        if v_probes then
+            update execution.account_states as state
+               set probe_job_id = null,
+                   probe_until = v_now + interval '2 minutes'
+             where state.tenant_id = p_tenant_id
+               and state.account_id = p_accounts[v_at]
+               and (state.probe_until is null or state.probe_until <= v_now);
+            continue when not found;
+        end if;
         v_left := v_left - cardinality(v_ids);
         v_version := (select account.updated_at
                         from tenancy.provider_accounts as account
@@ -209,13 +236,14 @@ begin
                    and reply.id = v_id
                 returning reply.id, reply.channel_message_id, reply.account_id, reply.provider, reply.recipient_id,
                           reply.payload, reply.attempt_count, reply.max_attempts, reply.claims, reply.in_doubt_since,
-                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version;
+                          reply.provider_message_id, reply.correlation_id, reply.created_at, v_version,
+                          coalesce(reply.requeued_at > reply.in_doubt_since, false), coalesce(v_probes, false);
         end loop;
     end loop;
 end
 $$;
 
-COMMENT ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) IS 'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each account yields at most its entry in p_capacities. Replies that another dispatcher is claiming are skipped.';
+COMMENT ON FUNCTION channels.claim_replies(p_tenant_id uuid, p_worker text, p_limit integer, p_accounts uuid[], p_capacities integer[]) IS 'Claims up to p_limit due replies of a tenant, account by account in the given order, the longest due first. Each account yields at most its entry in p_capacities, one while its circuit is half open (is_probe), and none while it waits for its provider. Replies that another dispatcher is claiming are skipped.';
 
 CREATE FUNCTION channels.claim_unfinished_messages(p_tenant_id uuid, p_limit integer, p_lease interval) RETURNS TABLE(message_id uuid, account_id uuid, provider text, sender_id text, recipient_id text, thread text, text text, verdict text, execution integer, user_id text, role text, correlation_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -491,6 +519,57 @@ $$;
 
 COMMENT ON FUNCTION channels.measure_replies() IS 'Counts replies and unfinished messages over all tenants, for the metrics, without locking anything.';
 
+CREATE FUNCTION channels.note_account(p_tenant_id uuid, p_account_id uuid, p_worker text, p_word text, p_pause interval, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_now   constant timestamptz := now();
+    v_until constant timestamptz := v_now + least(p_pause, interval '1 day');
+begin
+    insert into execution.account_states (tenant_id, account_id)
+    select account.tenant_id, account.id
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_account_id
+        on conflict do nothing;
+    if p_word = 'waits' then
+        update execution.account_states as state
+           set wait_until = v_until,
+               wait_reason = left(p_reason, 500)
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_account_id
+           and (state.wait_until is null or state.wait_until < v_until);
+    elsif p_word = 'look_ups_wait' then
+        update execution.account_states as state
+           set next_look_up_at = v_until
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_account_id
+           and (state.next_look_up_at is null or state.next_look_up_at < v_until);
+    elsif p_word in ('refused', 'login_refused') then
+        perform execution.break_circuit(p_tenant_id, p_account_id, p_worker, p_reason, p_word = 'login_refused');
+    elsif p_word = 'answers' then
+        update execution.account_states as state
+           set circuit_open_until = null,
+               circuit_reason = null,
+               circuit_openings = 0,
+               probe_job_id = null,
+               probe_until = null
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_account_id
+           and state.circuit_open_until is not null;
+        if found then
+            insert into tenancy.audit_log (tenant_id, actor, action, subject)
+            values (p_tenant_id, p_worker, 'account.circuit_closed', 'account:' || p_account_id);
+            perform execution.wake_jobs_of_circuit(p_tenant_id, p_account_id);
+        end if;
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION channels.note_account(p_tenant_id uuid, p_account_id uuid, p_worker text, p_word text, p_pause interval, p_reason text) IS 'Records for all processes what an attempt has shown about the account: `waits` (no call for p_pause), `look_ups_wait`, `refused`, `login_refused` (no call before the secret is changed), or `answers` after a probe.';
+
 CREATE FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer DEFAULT 1000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -648,7 +727,7 @@ begin
         return query
             update channels.channel_outbox as reply
                set status = 'pending',
-                   in_doubt_since = coalesce(reply.in_doubt_since, v_now),
+                   in_doubt_since = v_now,
                    last_error = 'the dispatcher that was sending it went away',
                    next_attempt_at = v_now,
                    locked_at = null,
@@ -738,6 +817,7 @@ begin
            set status = 'pending',
                attempt_count = 0,
                next_attempt_at = v_now,
+               requeued_at = v_now,
                updated_at = v_now
          where reply.tenant_id = p_tenant_id
            and reply.id = v_id;
@@ -794,7 +874,7 @@ $$;
 
 COMMENT ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) IS 'Makes a failed message due now, for an operator. Returns false if the tenant has no such failed message or the message is being executed.';
 
-CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) RETURNS TABLE(id uuid, status text)
+CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[], p_accounts text[] DEFAULT '{}'::text[]) RETURNS TABLE(id uuid, status text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -804,6 +884,7 @@ CREATE FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_id
     AS $$
 declare
     v_now constant timestamptz := now();
+    v_noted record;
 begin
     return query
         with settled as (
@@ -822,7 +903,7 @@ begin
                                      else coalesce(left(given.error, 1000), reply.last_error) end,
                    in_doubt_since = case when given.verdict = 'sent'
                                            or given.verdict <> 'release' and reply.provider_message_id is not null then null
-                                         when given.in_doubt then coalesce(reply.in_doubt_since, v_now)
+                                         when given.in_doubt then v_now
                                          else reply.in_doubt_since end,
                    provider_message_id = coalesce(left(given.message_id, 512), reply.provider_message_id),
                    sent_at = case when given.verdict = 'sent'
@@ -847,10 +928,61 @@ begin
              where settled.status = 'dead'
         )
         select settled.id, settled.status from settled;
+    if array_remove(p_accounts, null) <> '{}' then
+        for v_noted in
+            select reply.tenant_id, reply.account_id, given.account, max(given.pause) as pause, max(given.error) as error
+              from unnest(p_tenant_ids, p_ids, p_accounts, p_pauses, p_errors) as given (tenant_id, id, account, pause, error)
+                   join channels.channel_outbox as reply on reply.tenant_id = given.tenant_id and reply.id = given.id
+             where given.account is not null
+             group by reply.tenant_id, reply.account_id, given.account
+             order by reply.tenant_id, reply.account_id, given.account
+        loop
+            perform channels.note_account(
+                v_noted.tenant_id, v_noted.account_id, p_worker, v_noted.account, v_noted.pause, v_noted.error);
+        end loop;
+    end if;
 end
 $$;
 
-COMMENT ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. A failed reply that has provably arrived becomes sent. One call may combine several tenants: each result names the tenant of its reply.';
+COMMENT ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[], p_accounts text[]) IS 'Records results under their claims and returns the new status of each reply; replies that are no longer held under that claim do not change. Verdicts: `sent`; `retry` after p_pauses, or dead after the last attempt; `dead`; `release`, which counts nothing. p_accounts has what each has shown about its account, as for note_account. A failed reply that has provably arrived becomes sent. One call may combine several tenants: each result names the tenant of its reply.';
+
+CREATE FUNCTION channels.take_look_up(p_tenant_id uuid, p_account_id uuid, p_every interval, OUT wait_seconds double precision, OUT every_seconds double precision) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_now   constant timestamptz := now();
+    v_every interval;
+begin
+    perform tenancy.require_tenant(p_tenant_id);
+    select coalesce(interval '1 minute' / (account.limits ->> 'look_ups_per_minute')::integer, p_every)
+      into v_every
+      from tenancy.provider_accounts as account
+     where account.tenant_id = p_tenant_id
+       and account.id = p_account_id;
+    wait_seconds := 0;
+    every_seconds := coalesce(extract(epoch from v_every)::double precision, 0);
+    if v_every is null then
+        return;
+    end if;
+    insert into execution.account_states as state (tenant_id, account_id, next_look_up_at)
+    values (p_tenant_id, p_account_id, v_now + v_every)
+        on conflict (tenant_id, account_id) do update
+       set next_look_up_at = excluded.next_look_up_at
+     where state.next_look_up_at is null or state.next_look_up_at <= v_now;
+    if found then
+        return;
+    end if;
+    select greatest(extract(epoch from state.next_look_up_at - v_now)::double precision, 0.001)
+      into wait_seconds
+      from execution.account_states as state
+     where state.tenant_id = p_tenant_id
+       and state.account_id = p_account_id;
+end
+$$;
+
+COMMENT ON FUNCTION channels.take_look_up(p_tenant_id uuid, p_account_id uuid, p_every interval, OUT wait_seconds double precision, OUT every_seconds double precision) IS 'Takes the right to one look-up at an account, which all processes share: one in p_every, unless the limits of the account say otherwise. wait_seconds is 0, or the time until the next look-up; every_seconds is the time from one to the next.';
 
 CREATE FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) RETURNS TABLE(tenant_id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1476,6 +1608,8 @@ declare
     v_places integer[] := '{}'::integer[];
     v_reasons text[] := p_reasons;
     v_inserted integer;
+    v_waiting record;
+    v_again uuid[] := '{}';
 begin
     perform tenancy.limit_idle_time();
     -- A reservation must survive a crash, whatever the settings of the login are.
@@ -1621,6 +1755,42 @@ begin
                    unnest(p_message_hashes) as message_hash, unnest(verdicts) as verdict, unnest(v_reasons) as reason) as item
      where item.place is not null
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing;
+    -- One by one, through the index of keys and the primary key: items are put back rarely.
+    for v_waiting in
+        select item.tenant_id, item.id, wanted.place, wanted.recipient, wanted.message_hash, wanted.verdict, wanted.reason
+          from unnest(v_places, idempotency_keys, p_recipients, p_message_hashes, verdicts, v_reasons)
+               as wanted (place, key, recipient, message_hash, verdict, reason)
+               cross join lateral (
+                   select known.tenant_id, known.id
+                     from execution.channel_outbox as known
+                    where known.tenant_id = p_tenant_ids[wanted.place]
+                      and known.workspace_id = v_workspace_ids[wanted.place]
+                      and known.idempotency_key = wanted.key
+                      and known.status = 'queued'
+                      and known.in_doubt_since is null
+                      and known.reserved_by is null
+                   offset 0) as item
+    loop
+        update execution.channel_outbox as item
+           set status = coalesce(v_waiting.verdict, 'queued'),
+               skipped = v_waiting.verdict is not distinct from 'skipped',
+               error = left(v_waiting.reason, 2000),
+               recipient = v_waiting.recipient,
+               message_hash = v_waiting.message_hash,
+               reserved_by = p_worker_id,
+               attempt = p_attempts[v_waiting.place],
+               moved_to_account_id = null,
+               created_at = v_now,
+               finalized_at = case when v_waiting.verdict is not null then v_now end
+         where item.tenant_id = v_waiting.tenant_id
+           and item.id = v_waiting.id
+           and item.status = 'queued'
+           and item.in_doubt_since is null
+           and item.reserved_by is null;
+        if found then
+            v_again := v_again || v_waiting.id;
+        end if;
+    end loop;
 
     -- Decide which rows belong to this call. A row under the id that the caller generated is its own: either it was
     -- inserted above, or an earlier call committed it and the response was lost. The provider was not called for
@@ -1628,6 +1798,7 @@ begin
     select array_agg(coalesce(item.id, wanted.id) order by wanted.n),
            array_agg(case
                          when item.id is null then 'missing'
+                         when item.status = 'queued' and item.id = any (v_again) then null
                          when item.status = 'queued' and item.id = wanted.id and item.reserved_by = p_worker_id
                               and item.attempt = p_attempts[wanted.place] and item.in_doubt_since is null
                               then null
@@ -1645,7 +1816,50 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is never reserved again. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+COMMENT ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) IS 'Reserves items of send jobs, of any number of tenants, that the worker holds: one outbox row per item, with its idempotency key. A key that exists is reserved again only if its item was put back. Returns one row of arrays: windows is open, lost (the worker does not hold the send job) or paused (the phase is not in progress) for each window; an item of an open window is reserved if its verdict is null, else the verdict is its status.';
+
+CREATE FUNCTION execution.break_circuit(p_tenant_id uuid, p_account_id uuid, p_actor text, p_reason text, p_until_secret boolean) RETURNS double precision
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+    v_until timestamptz;
+begin
+    update execution.account_states as state
+       set circuit_open_until = v_now + case
+                                            -- Only a new secret ends this.
+                                            when p_until_secret then interval '10 years'
+                                            else least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second'
+                                        end,
+           circuit_openings = state.circuit_openings + 1,
+           circuit_reason = left(p_reason, 500),
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = p_tenant_id
+       and state.account_id = p_account_id
+       and (state.circuit_open_until is null or state.circuit_open_until <= v_now
+            or p_until_secret and state.circuit_open_until < v_now + interval '1 year')
+ returning state.circuit_open_until
+      into v_until;
+    if found then
+        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
+        values (p_tenant_id, p_actor, 'account.circuit_opened', 'account:' || p_account_id,
+                case when p_until_secret then 'until its secret is changed: ' || left(p_reason, 500) else
+                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500) end);
+    else
+        select state.circuit_open_until
+          into v_until
+          from execution.account_states as state
+         where state.tenant_id = p_tenant_id
+           and state.account_id = p_account_id;
+    end if;
+    return extract(epoch from v_until - v_now)::double precision;
+end
+$$;
+
+COMMENT ON FUNCTION execution.break_circuit(p_tenant_id uuid, p_account_id uuid, p_actor text, p_reason text, p_until_secret boolean) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered; or until the secret is changed, because the provider refused the login and may lock the account. Otherwise an open circuit is not changed. Returns the number of seconds for which it is open.';
 
 CREATE FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(outbox_id uuid, tenant_id uuid, workspace_id uuid, run_id uuid, job_id uuid, channel text, account_id uuid, provider text, idempotency_key text, recipient_id uuid, recipient text, message_hash bytea, reserved_at timestamp with time zone, doubted_since timestamp with time zone, quiet_until timestamp with time zone, look integer, looked_at timestamp with time zone, content jsonb, settings jsonb, sealed_secret bytea, limits jsonb, secret_is_newer boolean, lead jsonb, is_suppressed boolean, repeated_at timestamp with time zone, echo text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1855,7 +2069,6 @@ CREATE FUNCTION execution.close_circuit(p_tenant_id uuid, p_worker_id text, p_jo
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_now constant timestamptz := now();
     v_account_id uuid;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -1874,24 +2087,7 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_worker_id, 'account.circuit_closed', 'account:' || v_account_id);
-    -- Ordered by id, and without send jobs that a claim has locked.
-    with waiting as (
-        select job.tenant_id, job.id
-          from execution.job_queue as job
-               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
-         where job.tenant_id = p_tenant_id
-           and job.status = 'queued'
-           and job.waits_for = 'circuit'
-           and job.run_after > v_now
-           and run.provider_account_id = v_account_id
-         order by job.id
-           for no key update of job skip locked
-    )
-    update execution.job_queue as job
-       set run_after = v_now
-      from waiting
-     where job.tenant_id = p_tenant_id
-       and job.id = waiting.id;
+    perform execution.wake_jobs_of_circuit(p_tenant_id, v_account_id);
 end
 $$;
 
@@ -2098,8 +2294,11 @@ begin
                (select count(*) filter (where status in ('sent', 'called', 'posted'))::integer as succeeded,
                        count(*) filter (where status = 'failed')::integer as failed,
                        count(*) filter (where status = 'skipped')::integer as skipped,
-                       count(*) filter (where status = 'queued')::integer as in_doubt,
-                       count(*)::integer as known
+                       count(*) filter (where status = 'queued' and (reserved_by is not null or in_doubt_since is not null))::integer
+                           as in_doubt,
+                       -- An item that was put back is tried again like one that was never begun.
+                       count(*) filter (where status <> 'queued' or reserved_by is not null or in_doubt_since is not null)::integer
+                           as known
                   from execution.channel_outbox
                  where tenant_id = p_tenant_id
                    and job_id = p_job_id) as items;
@@ -2447,6 +2646,7 @@ begin
            and item.job_id = p_job_id
            and item.status = 'queued'
            and item.in_doubt_since is null
+           and item.reserved_by is not null
          order by item.id
            for no key update
     ), doubted as (
@@ -2458,6 +2658,7 @@ begin
            and item.id = leftover.id
            and item.status = 'queued'
            and item.in_doubt_since is null
+           and item.reserved_by is not null
      returning item.id, item.run_id
     )
     insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
@@ -2473,9 +2674,9 @@ COMMENT ON FUNCTION execution.doubt_leftovers(p_tenant_id uuid, p_job_id uuid, p
 
 CREATE FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN (p_status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN (p_in_doubt_since IS NOT NULL) THEN p_in_doubt_since WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = p_reserved_by) AND (p_job_attempts = p_attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, p_created_at) ELSE NULL::timestamp with time zone END ELSE p_created_at END;
+    RETURN CASE WHEN (p_status <> 'queued'::text) THEN NULL::timestamp with time zone WHEN (p_in_doubt_since IS NOT NULL) THEN p_in_doubt_since WHEN (p_reserved_by IS NULL) THEN NULL::timestamp with time zone WHEN ((p_job_status = 'locked'::text) AND (p_locked_by = p_reserved_by) AND (p_job_attempts = p_attempt)) THEN CASE WHEN (p_locked_at < (now() - '00:01:00'::interval)) THEN GREATEST(p_locked_at, p_created_at) ELSE NULL::timestamp with time zone END ELSE p_created_at END;
 
-COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its send job has continued without it. Null while its worker works on it, and after its end.';
+COMMENT ON FUNCTION execution.doubted_since(p_status text, p_in_doubt_since timestamp with time zone, p_reserved_by text, p_attempt integer, p_created_at timestamp with time zone, p_job_status text, p_locked_by text, p_locked_at timestamp with time zone, p_job_attempts integer) IS 'Returns since when an item is in doubt: since it was marked; or since the last heartbeat of its worker, if that is more than a minute ago; or since its reservation, if its send job has continued without it. Null while its worker works on it, while it waits for its account without a worker, and after its end.';
 
 CREATE FUNCTION execution.end_attempt(p_tenant_id uuid, p_job_id uuid, p_actor text, p_retry_after interval, p_error text) RETURNS text
     LANGUAGE plpgsql
@@ -2750,11 +2951,12 @@ begin
 
     -- The key of an item is a function of its run and lead, so the unique index finds the items of a person.
     select coalesce(array_agg(item.id), '{}'), coalesce(array_agg(item.idempotency_key), '{}'),
-           count(*) filter (where item.status = 'queued')
+           count(*) filter (where item.status = 'queued' and item.is_begun)
       into v_items, v_keys, open_items
       from execution.campaign_runs as run
            cross join lateral (
-               select item.id, item.idempotency_key, item.status
+               select item.id, item.idempotency_key, item.status,
+                      item.reserved_by is not null or item.in_doubt_since is not null as is_begun
                  from execution.channel_outbox as item
                 where item.idempotency_key = execution.outbox_key(run.id, p_lead_id, run.key_part, run.scheduled_for)
                   and item.tenant_id = p_tenant_id
@@ -2880,6 +3082,15 @@ CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error 
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+    update execution.channel_outbox
+       set status = 'failed',
+           error = left('its send job ended before the item was sent: ' || coalesce(error || '; ', '') || p_error, 2000),
+           finalized_at = now()
+     where tenant_id = p_tenant_id
+       and job_id = p_job_id
+       and status = 'queued'
+       and in_doubt_since is null
+       and reserved_by is null;
     insert into execution.channel_outbox
            (tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, idempotency_key, status, error, attempt,
             finalized_at)
@@ -2894,7 +3105,7 @@ CREATE FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error 
         on conflict (tenant_id, workspace_id, idempotency_key) do nothing
 $$;
 
-COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Adds a failed row for every item of a send job that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
+COMMENT ON FUNCTION execution.fail_missing(p_tenant_id uuid, p_job_id uuid, p_error text) IS 'Fails the items of a send job that were put back, and adds a failed row for every item that was never reserved. This uses the keys, so that a late worker cannot send the items either.';
 
 CREATE FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) RETURNS TABLE(tenant_id uuid, id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2911,13 +3122,14 @@ declare
     v_batch record;
     v_changed integer;
     v_doubted integer;
+    v_put_back integer;
 begin
     perform tenancy.limit_idle_time();
-    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt'], false)
+    if not coalesce(p_statuses <@ array['sent', 'called', 'posted', 'failed', 'in_doubt', 'put_back'], false)
        or cardinality(p_statuses) <> cardinality(p_outbox_ids)
        or cardinality(p_tenant_ids) is distinct from cardinality(p_outbox_ids)
     then
-        raise exception 'an item is settled as sent, called, posted, failed or in_doubt, each with its tenant and its own word'
+        raise exception 'an item is settled as sent, called, posted, failed, in_doubt or put_back, each with its tenant and its own word'
             using errcode = 'invalid_parameter_value';
     end if;
     for v_batch in
@@ -2935,6 +3147,7 @@ begin
           order by settled.tenant_id)
     loop
         v_doubted := 0;
+        v_put_back := 0;
         if array_position(v_batch.statuses, 'in_doubt') is not null then
             return query
                 with doubted as (
@@ -2960,9 +3173,29 @@ begin
             get diagnostics v_doubted = row_count;
         end if;
 
+        -- Provably no call was made, because the account must wait. The row keeps its key and loses its worker, until a window reserves
+        -- it again. If another session has put the item in doubt in the meantime, the statement below settles it as failed.
+        if array_position(v_batch.statuses, 'put_back') is not null then
+            return query
+                update execution.channel_outbox as item
+                   set reserved_by = null,
+                       attempt = null,
+                       error = left(settled.error, 2000)
+                  from unnest(v_batch.ids, v_batch.statuses, v_batch.errors) as settled (id, status, error)
+                 where item.tenant_id = v_batch.tenant_id
+                   and item.id = any (v_batch.ids)
+                   and item.id = settled.id
+                   and settled.status = 'put_back'
+                   and item.status = 'queued'
+                   and item.in_doubt_since is null
+                   and item.reserved_by = p_worker_id
+             returning item.tenant_id, item.id;
+            get diagnostics v_put_back = row_count;
+        end if;
+
         return query
             update execution.channel_outbox as item
-               set status = settled.status,
+               set status = case settled.status when 'put_back' then 'failed' else settled.status end,
                    provider_message_id = left(settled.provider_message_id, 500),
                    error = left(settled.error, 2000),
                    finalized_at = v_now,
@@ -2979,14 +3212,14 @@ begin
         get diagnostics v_changed = row_count;
 
         -- A result that contradicts an earlier settlement changes nothing; keep it in the audit log.
-        if v_changed + v_doubted < cardinality(v_batch.ids) then
+        if v_changed + v_doubted + v_put_back < cardinality(v_batch.ids) then
             insert into execution.campaign_audit_log (tenant_id, run_id, job_id, outbox_id, actor, action, note)
             select v_batch.tenant_id, item.run_id, item.job_id, item.id, p_worker_id, 'item.contradicted',
                    'the provider''s answer was: ' || settled.status || coalesce(' ' || settled.provider_message_id, '')
               from unnest(v_batch.ids, v_batch.statuses, v_batch.message_ids) as settled (id, status, provider_message_id)
                    join execution.channel_outbox as item on item.tenant_id = v_batch.tenant_id and item.id = settled.id
              where item.id = any (v_batch.ids)
-               and settled.status <> 'in_doubt'
+               and settled.status not in ('in_doubt', 'put_back')
                and item.reserved_by = p_worker_id
                and item.status <> 'queued'
                and item.status <> settled.status;
@@ -2995,7 +3228,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed, or in_doubt, which leaves the row queued. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
+COMMENT ON FUNCTION execution.finalize_outbox_items(p_tenant_ids uuid[], p_worker_id text, p_outbox_ids uuid[], p_statuses text[], p_message_ids text[], p_errors text[]) IS 'Settles items, of any number of tenants, with the results of their calls: sent, called, posted, failed; in_doubt, which leaves the row queued; or put_back, which leaves it queued without a worker, because the account must wait. Only the worker that reserved an item settles it, whether or not it still holds the send job, because the result of a call is evidence. Returns the changed rows; the others were settled before.';
 
 CREATE FUNCTION execution.find_leads(p_tenant_id uuid, p_wanted text) RETURNS TABLE(lead_id uuid)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3202,7 +3435,7 @@ CREATE FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_until constant timestamptz := now() + least(p_seconds, 3600) * interval '1 second';
+    v_until constant timestamptz := now() + least(p_seconds, 86400) * interval '1 second';
     v_account_id uuid;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -3216,7 +3449,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one hour.';
+COMMENT ON FUNCTION execution.hold_account(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_seconds double precision, p_reason text) IS 'Records that the provider asked for no calls: every process waits for so long, at most one day.';
 
 CREATE FUNCTION execution.import_leads(p_tenant_id uuid, p_intake uuid, p_workspace_id uuid, p_list text, p_list_id uuid) RETURNS TABLE(list_id uuid, added bigint, updated bigint, repeated bigint, matched bigint, ambiguous bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3823,45 +4056,21 @@ $$;
 
 COMMENT ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) IS 'Returns the runs of the tenant that ended before p_before and still have their jobs and items, oldest first, without those that have an item in doubt.';
 
-CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) RETURNS double precision
+CREATE FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text, p_until_secret boolean DEFAULT false) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 declare
-    v_now constant timestamptz := now();
     v_account_id uuid;
-    v_until timestamptz;
 begin
     perform tenancy.require_tenant(p_tenant_id);
     v_account_id := execution.held_account(p_tenant_id, p_worker_id, p_job_id, p_attempt, p_failover);
-    update execution.account_states as state
-       set circuit_open_until = v_now + least(30 * 2 ^ least(state.circuit_openings, 10), 600) * interval '1 second',
-           circuit_openings = state.circuit_openings + 1,
-           circuit_reason = left(p_reason, 500),
-           probe_job_id = null,
-           probe_until = null
-     where state.tenant_id = p_tenant_id
-       and state.account_id = v_account_id
-       and (state.circuit_open_until is null or state.circuit_open_until <= v_now)
- returning state.circuit_open_until
-      into v_until;
-    if found then
-        insert into tenancy.audit_log (tenant_id, actor, action, subject, note)
-        values (p_tenant_id, p_worker_id, 'account.circuit_opened', 'account:' || v_account_id,
-                'until ' || to_char(v_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"') || ': ' || left(p_reason, 500));
-    else
-        select state.circuit_open_until
-          into v_until
-          from execution.account_states as state
-         where state.tenant_id = p_tenant_id
-           and state.account_id = v_account_id;
-    end if;
-    return extract(epoch from v_until - v_now)::double precision;
+    return execution.break_circuit(p_tenant_id, v_account_id, p_worker_id, p_reason, p_until_secret);
 end
 $$;
 
-COMMENT ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) IS 'Opens the circuit of an account for 30 seconds, doubled at each further opening up to ten minutes, until a call is answered. An open circuit is not changed. Returns the number of seconds for which it is open.';
+COMMENT ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text, p_until_secret boolean) IS 'Opens the circuit of the account of a send job that the worker holds, as break_circuit does.';
 
 CREATE FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -4219,12 +4428,13 @@ begin
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.job_id = p_job_id
-               and item.recipient_id is not null);
+               and item.recipient_id is not null
+               and (item.status <> 'queued' or item.reserved_by is not null or item.in_doubt_since is not null));
     end if;
 end
 $$;
 
-COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already.';
+COMMENT ON FUNCTION execution.read_audience(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_with_begun boolean, OUT ids uuid[], OUT external_ids text[], OUT emails text[], OUT phones text[], OUT timezones text[], OUT attributes jsonb[], OUT suppression_reasons text[], OUT begun uuid[]) IS 'Returns the leads among the items of a send job that the worker holds, as arrays in no particular order; all are null if the worker does not hold the send job. A lead counts as suppressed if any lead with its address is. With p_with_begun, begun has the items that have an outbox row already and were not put back.';
 
 CREATE FUNCTION execution.read_job(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer) RETURNS TABLE(content jsonb, settings jsonb, sealed_secret bytea)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4344,7 +4554,7 @@ CREATE FUNCTION execution.refuse_jobs_of_archived_runs() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-    -- begin_removal locks this row, so no job is added behind the back of a removal, which deletes the items after the jobs.
+    -- begin_removal locks this row, so no send job is added during a removal, which deletes the items after the send jobs.
     perform
        from tenancy.tenants as tenant
       where tenant.id = new.tenant_id
@@ -4750,6 +4960,13 @@ $$;
 
 COMMENT ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) IS 'Settles up to 1000 items in doubt of the tenant, on behalf of a person. Returns one row per item, in the given order: the status of a settled item, or the reason why the item was refused.';
 
+CREATE FUNCTION execution.roll_quota(p_counts integer[], p_slot bigint, p_now_slot bigint) RETURNS integer[]
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    RETURN CASE WHEN ((p_slot IS NULL) OR (p_counts IS NULL) OR ((p_now_slot - p_slot) >= 13)) THEN array_fill(0, ARRAY[13]) ELSE ((array_fill(0, ARRAY[(GREATEST((p_now_slot - p_slot), (0)::bigint))::integer]) || p_counts))[1:13] END;
+
+COMMENT ON FUNCTION execution.roll_quota(p_counts integer[], p_slot bigint, p_now_slot bigint) IS 'Moves the counts of a quota on to the current twelfth of its period. Thirteen twelfths are counted, so that no span of the length of the period holds more calls than the quota.';
+
 CREATE FUNCTION execution.run_counts(p_tenant_id uuid, p_run_id uuid) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4806,7 +5023,8 @@ CREATE FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) RETUR
                           select count(*) filter (where item.status in ('sent', 'called', 'posted')) as succeeded,
                                  count(*) filter (where item.status = 'failed') as failed,
                                  count(*) filter (where item.status = 'skipped') as skipped,
-                                 count(*) filter (where item.status = 'queued') as reserved,
+                                 count(*) filter (where item.status = 'queued'
+                                                    and (item.reserved_by is not null or item.in_doubt_since is not null)) as reserved,
                                  count(execution.doubted_since(
                                            item.status, item.in_doubt_since, item.reserved_by, item.attempt, item.created_at,
                                            job.status, job.locked_by, job.locked_at, job.attempts)) as in_doubt
@@ -5074,7 +5292,7 @@ $$;
 
 COMMENT ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) IS 'Suppresses a lead of the tenant: no further message is sent to it. Returns false if the lead does not exist. Repeating the call changes nothing.';
 
-CREATE FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
+CREATE FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision DEFAULT NULL::double precision, p_quota_calls integer DEFAULT NULL::integer, p_quota_seconds double precision DEFAULT NULL::double precision) RETURNS TABLE(granted boolean, wait_seconds double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5090,6 +5308,8 @@ declare
     v_rate double precision;
     v_burst double precision;
     v_tokens double precision;
+    v_quota integer;
+    v_slot bigint;
     v_today date;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -5134,6 +5354,16 @@ begin
     end if;
     granted := true;
     wait_seconds := 0;
+    -- Unlike the daily limit, which is the tenant's, the quota is the provider's: it also delays a repeat.
+    v_quota := coalesce((v_limits #>> '{quota,calls}')::integer, p_quota_calls);
+    if v_quota is not null then
+        v_slot := floor(extract(epoch from v_now) * 12
+                        / coalesce((v_limits #>> '{quota,seconds}')::double precision, p_quota_seconds))::bigint;
+        v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
+        v_state.quota_slot := v_slot;
+        granted := (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)) < v_quota;
+        wait_seconds := case when granted then 0 else 60 end;
+    end if;
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then
         v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
@@ -5141,15 +5371,20 @@ begin
                         when v_state.refilled_at is null then v_burst
                         else least(v_burst, v_state.tokens + v_rate * greatest(extract(epoch from v_now - v_state.refilled_at), 0))
                     end;
-        granted := v_tokens + v_rate * c_ahead >= 1;
-        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, 0);
+        granted := granted and v_tokens + v_rate * c_ahead >= 1;
+        wait_seconds := greatest((1 - v_tokens) / v_rate - case when granted then 0 else c_ahead end, wait_seconds, 0);
         v_state.tokens := v_tokens - case when granted then 1 else 0 end;
         v_state.refilled_at := v_now;
+    end if;
+    if v_quota is not null and granted then
+        v_state.quota_counts[1] := v_state.quota_counts[1] + 1;
     end if;
     v_today := (v_now at time zone coalesce(v_limits #>> '{hours,time_zone}', v_limits ->> 'time_zone', 'UTC'))::date;
     update execution.account_states as state
        set tokens = v_state.tokens,
            refilled_at = v_state.refilled_at,
+           quota_counts = v_state.quota_counts,
+           quota_slot = v_state.quota_slot,
            day = v_today,
            used_today = case when v_today is distinct from state.day then 0 else state.used_today end
                         + case when granted then 1 else 0 end
@@ -5165,9 +5400,9 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
+COMMENT ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision, p_quota_calls integer, p_quota_seconds double precision) IS 'Grants a call token for repeating the call of an item that the resolver holds, and returns how long to wait before it is used; or false, and the time until the next try. A paused phase gets none.';
 
-CREATE FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
+CREATE FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean DEFAULT false, p_rate double precision DEFAULT NULL::double precision, p_again boolean DEFAULT false, p_quota_calls integer DEFAULT NULL::integer, p_quota_seconds double precision DEFAULT NULL::double precision) RETURNS TABLE(granted integer, wait_seconds double precision, why text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -5184,6 +5419,10 @@ declare
     v_zone text;
     v_today date;
     v_tokens double precision;
+    v_quota integer;
+    v_slot_seconds double precision;
+    v_slot bigint;
+    v_oldest integer;
     v_is_probe boolean := false;
 begin
     perform tenancy.require_tenant(p_tenant_id);
@@ -5205,7 +5444,8 @@ begin
        for no key update;
     -- After a crash of the server the token bucket may be slightly too full once. The calls of a day are counted
     -- and must survive a crash.
-    if v_limits ->> 'daily' is null then
+    v_quota := coalesce((v_limits #>> '{quota,calls}')::integer, p_quota_calls);
+    if v_limits ->> 'daily' is null and v_quota is null then
         perform set_config('synchronous_commit', 'off', true);
     end if;
     -- Read the clock after the lock was granted: earlier callers have used up their tokens by then.
@@ -5246,6 +5486,27 @@ begin
         end if;
     end if;
 
+    if v_quota is not null then
+        v_slot_seconds := coalesce((v_limits #>> '{quota,seconds}')::double precision, p_quota_seconds) / 12;
+        v_slot := floor(extract(epoch from v_now) / v_slot_seconds)::bigint;
+        v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
+        v_state.quota_slot := v_slot;
+        if not p_again then
+            granted := least(granted, v_quota - (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)))::integer;
+            if granted < 1 then
+                -- Calls are free again when the oldest twelfth with a call is no longer counted.
+                select max(counted.place)
+                  into v_oldest
+                  from unnest(v_state.quota_counts) with ordinality as counted (calls, place)
+                 where counted.calls > 0;
+                return query
+                    select 0, greatest((v_slot - (v_oldest - 1) + 13) * v_slot_seconds - extract(epoch from v_now)::double precision, 0.1),
+                           'rate';
+                return;
+            end if;
+        end if;
+    end if;
+
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then
         v_burst := greatest(coalesce((v_limits ->> 'burst')::double precision, v_rate / 5), 1);
@@ -5266,10 +5527,15 @@ begin
         v_state.tokens := v_tokens - granted;
         v_state.refilled_at := v_now;
     end if;
+    if v_quota is not null then
+        v_state.quota_counts[1] := v_state.quota_counts[1] + granted;
+    end if;
 
     update execution.account_states as state
        set tokens = v_state.tokens,
            refilled_at = v_state.refilled_at,
+           quota_counts = v_state.quota_counts,
+           quota_slot = v_state.quota_slot,
            day = v_today,
            used_today = v_state.used_today + granted,
            probe_job_id = case when v_is_probe and granted > 0 then p_job_id else state.probe_job_id end,
@@ -5280,7 +5546,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) IS 'Grants up to p_wanted call tokens of an account for a send job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
+COMMENT ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean, p_quota_calls integer, p_quota_seconds double precision) IS 'Grants up to p_wanted call tokens of an account for a send job that the worker holds, and returns how long to wait before they are used; or 0, with the reason and the time until the next try. All times are those of the database.';
 
 CREATE FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[] DEFAULT '{}'::uuid[], p_except_accounts uuid[] DEFAULT '{}'::uuid[]) RETURNS TABLE(tenant_id uuid, doubts integer)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -5559,6 +5825,30 @@ $$;
 
 COMMENT ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) IS 'Processes one phase of a tenant that has something due: ends it, or starts the next phase of a campaign with auto_advance. Returns false if nothing is due or another transaction has locked the campaign. If the next phase cannot be started, the campaign records the reason in not_advanced.';
 
+CREATE FUNCTION execution.try_new_secret(p_tenant_id uuid, p_account_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    update execution.account_states as state
+       set circuit_open_until = v_now,
+           circuit_openings = 0,
+           probe_job_id = null,
+           probe_until = null
+     where state.tenant_id = p_tenant_id
+       and state.account_id = p_account_id
+       and state.circuit_open_until > v_now;
+    if found then
+        perform execution.wake_jobs_of_circuit(p_tenant_id, p_account_id);
+    end if;
+end
+$$;
+
+COMMENT ON FUNCTION execution.try_new_secret(p_tenant_id uuid, p_account_id uuid) IS 'Half opens the circuit of an account whose secret was changed: the next call is a probe.';
+
 CREATE FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5674,8 +5964,10 @@ begin
                    count(*) filter (where item.status = 'posted') as posted,
                    count(*) filter (where item.status = 'failed') as failed,
                    count(*) filter (where item.status = 'skipped') as skipped,
-                   count(*) filter (where item.status = 'queued') as in_doubt,
-                   count(distinct item.recipient_id) as known
+                   count(*) filter (where item.status = 'queued'
+                                      and (item.reserved_by is not null or item.in_doubt_since is not null)) as in_doubt,
+                   count(distinct item.recipient_id)
+                       filter (where item.status <> 'queued' or item.reserved_by is not null or item.in_doubt_since is not null) as known
               from execution.channel_outbox as item
              where item.tenant_id = p_tenant_id
                and item.run_id = p_run_id
@@ -5725,6 +6017,37 @@ end
 $$;
 
 COMMENT ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) IS 'The launch certificate of a run of the tenant: whether the run has ended, whether every intended item has ended, and whether a second call is impossible, with the counts that show it. On a restored copy it does not certify that a second call is impossible.';
+
+CREATE FUNCTION execution.wake_jobs_of_circuit(p_tenant_id uuid, p_account_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_now constant timestamptz := now();
+begin
+    -- Ordered by id, and without send jobs that a claim has locked.
+    with waiting as (
+        select job.tenant_id, job.id
+          from execution.job_queue as job
+               join execution.campaign_runs as run on run.tenant_id = job.tenant_id and run.id = job.run_id
+         where job.tenant_id = p_tenant_id
+           and job.status = 'queued'
+           and job.waits_for = 'circuit'
+           and job.run_after > v_now
+           and run.provider_account_id = p_account_id
+         order by job.id
+           for no key update of job skip locked
+    )
+    update execution.job_queue as job
+       set run_after = v_now
+      from waiting
+     where job.tenant_id = p_tenant_id
+       and job.id = waiting.id;
+end
+$$;
+
+COMMENT ON FUNCTION execution.wake_jobs_of_circuit(p_tenant_id uuid, p_account_id uuid) IS 'Makes the send jobs due that wait for the circuit of an account.';
 
 CREATE FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) RETURNS TABLE(outcome text, run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8758,7 +9081,7 @@ begin
              order by count(*) desc, doubt.campaign_id
              limit 50
         ), begun as (
-            select item.status, item.in_doubt_since
+            select item.status, item.in_doubt_since, item.reserved_by
               from (select job.id
                       from execution.job_queue as job
                      where job.tenant_id = p_tenant_id
@@ -8767,7 +9090,7 @@ begin
                      limit 10000) as job
                    -- One index lookup per job: a join could read every item of the tenant.
                    cross join lateral (
-                       select item.status, item.in_doubt_since
+                       select item.status, item.in_doubt_since, item.reserved_by
                          from execution.channel_outbox as item
                         where item.tenant_id = p_tenant_id
                           and item.job_id = job.id
@@ -9018,7 +9341,8 @@ begin
                          where phase.tenant_id = p_tenant_id
                            and phase.status = 'failed'
                          limit 10000) as phase) as failed,
-               (select count(*) filter (where begun.status = 'queued' and begun.in_doubt_since is null) as in_flight,
+               (select count(*) filter (where begun.status = 'queued' and begun.in_doubt_since is null and begun.reserved_by is not null)
+                           as in_flight,
                        count(*) as counted
                   from begun) as items,
                (select count(*) as counted,
@@ -9411,11 +9735,12 @@ begin
     end if;
     insert into tenancy.audit_log (tenant_id, actor, action, subject)
     values (p_tenant_id, p_actor, 'account.rotated', 'account:' || p_id);
+    perform execution.try_new_secret(p_tenant_id, p_id);
     return true;
 end
 $$;
 
-COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant. Returns false if there is no such account.';
+COMMENT ON FUNCTION tenancy.rotate_provider_account(p_tenant_id uuid, p_id uuid, p_sealed_secret bytea, p_actor text) IS 'Replaces the sealed secret of an account of the tenant, and half opens its circuit. Returns false if there is no such account.';
 
 CREATE FUNCTION tenancy.sealed_keys() RETURNS TABLE(key_id bytea, number bigint, tenant_id uuid, id uuid, sealed_secret bytea)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -9744,6 +10069,7 @@ CREATE TABLE channels.channel_outbox (
     locked_by text,
     claims integer DEFAULT 0 NOT NULL,
     in_doubt_since timestamp with time zone,
+    requeued_at timestamp with time zone,
     provider_message_id text,
     delivery_status text,
     delivery_status_at timestamp with time zone,
@@ -9793,6 +10119,9 @@ CREATE TABLE execution.account_states (
     refilled_at timestamp with time zone,
     day date,
     used_today bigint DEFAULT 0 NOT NULL,
+    quota_counts integer[],
+    quota_slot bigint,
+    next_look_up_at timestamp with time zone,
     wait_until timestamp with time zone,
     wait_reason text,
     circuit_open_until timestamp with time zone,
@@ -11166,9 +11495,9 @@ CREATE TRIGGER channel_outbox_is_never_emptied BEFORE TRUNCATE ON execution.chan
 
 CREATE TRIGGER channel_outbox_is_never_removed_from BEFORE DELETE ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION execution.refuse_unless_archived('a key that was used stays used');
 
-CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN (((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
+CREATE TRIGGER channel_outbox_moves_once AFTER UPDATE OF moved_to_account_id ON execution.channel_outbox FOR EACH ROW WHEN ((((old.moved_to_account_id IS NOT NULL) OR (old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (new.moved_to_account_id IS NULL)) AND ((old.reserved_by IS NOT NULL) OR (new.moved_to_account_id IS NOT NULL)))) EXECUTE FUNCTION tenancy.refuse_change('an item moves to another account once, and only while nothing was sent');
 
-CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
+CREATE TRIGGER channel_outbox_reservations_are_facts AFTER UPDATE OF id, tenant_id, workspace_id, run_id, job_id, channel, provider, recipient_id, recipient, idempotency_key, reserved_by, attempt, message_hash, created_at ON execution.channel_outbox FOR EACH ROW WHEN (((old.status <> 'queued'::text) OR (old.in_doubt_since IS NOT NULL) OR (((((((((old.id IS DISTINCT FROM new.id) OR (old.tenant_id IS DISTINCT FROM new.tenant_id)) OR (old.workspace_id IS DISTINCT FROM new.workspace_id)) OR (old.run_id IS DISTINCT FROM new.run_id)) OR (old.job_id IS DISTINCT FROM new.job_id)) OR (old.channel IS DISTINCT FROM new.channel)) OR (old.provider IS DISTINCT FROM new.provider)) OR (old.recipient_id IS DISTINCT FROM new.recipient_id)) OR (old.idempotency_key IS DISTINCT FROM new.idempotency_key)) OR ((old.reserved_by IS NOT NULL) AND ((new.reserved_by IS NOT NULL) OR (new.status <> 'queued'::text) OR (new.in_doubt_since IS NOT NULL) OR (((old.recipient IS DISTINCT FROM new.recipient) OR (old.message_hash IS DISTINCT FROM new.message_hash)) OR (old.created_at IS DISTINCT FROM new.created_at)))))) EXECUTE FUNCTION tenancy.refuse_unless_erased_or_removed('a reservation stays as it was made', 'recipient', 'error', 'message_hash');
 
 CREATE TRIGGER channel_outbox_waits_for_adoption BEFORE INSERT ON execution.channel_outbox FOR EACH STATEMENT EXECUTE FUNCTION tenancy.require_sending_allowed();
 
@@ -11738,6 +12067,8 @@ GRANT ALL ON FUNCTION channels.link_sender(p_tenant_id uuid, p_id uuid, p_accoun
 REVOKE ALL ON FUNCTION channels.measure_replies() FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.measure_replies() TO postrider_worker;
 
+REVOKE ALL ON FUNCTION channels.note_account(p_tenant_id uuid, p_account_id uuid, p_worker text, p_word text, p_pause interval, p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.prune_messages(p_tenant_id uuid, p_older_than interval, p_limit integer) TO postrider_worker;
 
@@ -11768,8 +12099,11 @@ REVOKE ALL ON FUNCTION channels.require_reply() FROM PUBLIC;
 REVOKE ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.retry_message(p_tenant_id uuid, p_id uuid, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[]) TO postrider_worker;
+REVOKE ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[], p_accounts text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.settle_replies(p_tenant_ids uuid[], p_worker text, p_ids uuid[], p_claims integer[], p_verdicts text[], p_message_ids text[], p_errors text[], p_pauses interval[], p_in_doubt boolean[], p_accounts text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION channels.take_look_up(p_tenant_id uuid, p_account_id uuid, p_every interval, OUT wait_seconds double precision, OUT every_seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION channels.take_look_up(p_tenant_id uuid, p_account_id uuid, p_every interval, OUT wait_seconds double precision, OUT every_seconds double precision) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION channels.tenants_with_expired_leases(p_keeps_reply boolean, p_limit integer) TO postrider_worker;
@@ -11838,6 +12172,8 @@ GRANT ALL ON FUNCTION execution.begin_outbox_items(p_tenant_ids uuid[], p_worker
 
 REVOKE ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.begin_windows(p_tenant_ids uuid[], p_worker_id text, p_job_ids uuid[], p_attempts integer[], p_first integer[], p_counts integer[], p_outbox_ids uuid[], p_recipients text[], p_message_hashes bytea[], p_verdicts text[], p_reasons text[], OUT windows text[], OUT outbox_ids uuid[], OUT item_ids uuid[], OUT idempotency_keys text[], OUT verdicts text[]) TO postrider_worker;
+
+REVOKE ALL ON FUNCTION execution.break_circuit(p_tenant_id uuid, p_account_id uuid, p_actor text, p_reason text, p_until_secret boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.claim_doubts(p_tenant_id uuid, p_resolver_id text, p_providers text[], p_limit integer, p_lease interval, p_except_accounts uuid[]) TO postrider_worker;
@@ -11943,8 +12279,8 @@ REVOKE ALL ON FUNCTION execution.note_progress_of(p_tenant_id uuid, p_campaign_i
 REVOKE ALL ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.old_runs(p_tenant_id uuid, p_before timestamp with time zone) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text, p_until_secret boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.open_circuit(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_failover boolean, p_reason text, p_until_secret boolean) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.outbox_key(p_run_id uuid, p_item_id uuid, p_key_part text, p_scheduled_for timestamp with time zone) TO postrider_app;
@@ -12011,6 +12347,8 @@ GRANT ALL ON FUNCTION execution.resolve_in_doubt(p_tenant_id uuid, p_outbox_id u
 REVOKE ALL ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.resolve_many_in_doubt(p_tenant_id uuid, p_outbox_ids uuid[], p_as text, p_provider_message_ids text[], p_note text, p_actor text) TO postrider_app;
 
+REVOKE ALL ON FUNCTION execution.roll_quota(p_counts integer[], p_slot bigint, p_now_slot bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.run_counts(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.run_progress(p_tenant_id uuid, p_run_ids uuid[]) FROM PUBLIC;
@@ -12039,11 +12377,11 @@ REVOKE ALL ON FUNCTION execution.suppress_erased_leads(p_tenant_id uuid, p_works
 REVOKE ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.suppress_lead(p_tenant_id uuid, p_lead_id uuid, p_reason text, p_actor text) TO postrider_app;
 
-REVOKE ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision, p_quota_calls integer, p_quota_seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_call_token_for_doubt(p_tenant_id uuid, p_resolver_id text, p_outbox_id uuid, p_look integer, p_rate double precision, p_quota_calls integer, p_quota_seconds double precision) TO postrider_worker;
 
-REVOKE ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean) TO postrider_worker;
+REVOKE ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean, p_quota_calls integer, p_quota_seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION execution.take_call_tokens(p_tenant_id uuid, p_worker_id text, p_job_id uuid, p_attempt integer, p_wanted integer, p_failover boolean, p_rate double precision, p_again boolean, p_quota_calls integer, p_quota_seconds double precision) TO postrider_worker;
 
 REVOKE ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tenants_with_due_doubts(p_providers text[], p_limit integer, p_except_tenants uuid[], p_except_accounts uuid[]) TO postrider_worker;
@@ -12066,6 +12404,8 @@ GRANT ALL ON FUNCTION execution.tenants_with_old_runs(p_before timestamp with ti
 REVOKE ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION execution.tend_phase(p_tenant_id uuid, p_actor text) TO postrider_worker;
 
+REVOKE ALL ON FUNCTION execution.try_new_secret(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION execution.unshelve_jobs(p_tenant_id uuid, p_run_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION execution.unsuppress_lead(p_tenant_id uuid, p_lead_id uuid, p_note text, p_actor text, OUT is_known boolean, OUT also_suppressed uuid[]) FROM PUBLIC;
@@ -12075,6 +12415,8 @@ REVOKE ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) 
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_app;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_worker;
 GRANT ALL ON FUNCTION execution.verify_launch(p_tenant_id uuid, p_run_id uuid) TO postrider_read;
+
+REVOKE ALL ON FUNCTION execution.wake_jobs_of_circuit(p_tenant_id uuid, p_account_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) FROM PUBLIC;
 GRANT ALL ON FUNCTION jobs.acquire_run(p_tenant_id uuid, p_id uuid, p_function text, p_entity_hash text, p_input jsonb, p_force boolean, p_actor text) TO postrider_app;

@@ -335,7 +335,13 @@ pub fn unclear(outcome: Outcome) -> Finding {
 
 /// The text of an outcome.
 pub fn reason(outcome: Outcome) -> String {
-    outcome.text().to_owned()
+    match outcome {
+        Outcome::Delivered { message_id } => message_id,
+        Outcome::Rejected { reason }
+        | Outcome::NotSent { reason, .. }
+        | Outcome::AccountRefused { reason, .. }
+        | Outcome::Unknown { reason } => reason,
+    }
 }
 
 /// Time from `now` until `then`, or zero.

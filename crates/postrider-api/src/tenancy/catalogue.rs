@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use axum::{Json, extract::State};
 use postrider_engine::jobs::BUILTINS;
-use postrider_model::{Channel, DoubtClass, jobs::lock_key::Grain, tenancy::Role};
+use postrider_model::{Channel, DoubtClass, Rate, jobs::lock_key::Grain, tenancy::Role};
 use postrider_providers::{Adapter, Adapters};
 use serde::Serialize;
 use serde_json::Value;
@@ -56,6 +56,10 @@ pub struct ProviderEntry {
     pub key_lifetime_seconds: Option<u64>,
     /// Rate limit that the vendor documents. The account's own limits count first.
     pub rate: Option<ProviderRate>,
+    /// Limit over a longer period that the vendor documents, beside the rate.
+    pub quota: Option<ProviderRate>,
+    /// Rate limit of look-ups of replies in doubt, shared by all processes.
+    pub look_ups: Option<ProviderRate>,
     /// Limit of concurrent calls that the vendor documents.
     pub concurrency: Option<u32>,
     /// JSON Schema of an account's settings.
@@ -134,6 +138,7 @@ pub fn catalogue(adapters: &Adapters, build: Option<&'static str>) -> Catalogue 
 
 fn provider(adapter: &dyn Adapter) -> ProviderEntry {
     let (manifest, described) = (adapter.manifest(), adapter.describe());
+    let rate = |rate: Rate| ProviderRate { calls: rate.calls, per_seconds: rate.per.as_secs() };
     ProviderEntry {
         name: manifest.name,
         title: described.title,
@@ -141,7 +146,9 @@ fn provider(adapter: &dyn Adapter) -> ProviderEntry {
         channels: manifest.channels.to_vec(),
         doubt: manifest.doubt,
         key_lifetime_seconds: manifest.key_lifetime.map(|life| life.as_secs()),
-        rate: manifest.rate.map(|rate| ProviderRate { calls: rate.calls, per_seconds: rate.per.as_secs() }),
+        rate: manifest.rate.map(rate),
+        quota: manifest.quota.map(rate),
+        look_ups: manifest.look_ups.map(rate),
         concurrency: manifest.concurrency,
         settings_schema: described.settings,
         secret_schema: described.secret,

@@ -32,6 +32,7 @@ const CHANGING: &[(&str, &[&str])] = &[
             "locked_by",
             "claims",
             "in_doubt_since",
+            "requeued_at",
             "provider_message_id",
             "delivery_status",
             "delivery_status_at",

@@ -117,9 +117,10 @@ impl Script for Shared {
             return Reaction::json("400 Bad Request", &busy.to_string());
         }
         state.posts.push(request.json());
-        let answer = match path.starts_with("/whatsapp/") {
-            true => json!({ "messages": [{ "id": "wamid.1" }] }),
-            false => json!({ "ok": true, "result": { "message_id": 1, "chat": { "id": 1 } } }),
+        let answer = if path.starts_with("/whatsapp/") {
+            json!({ "messages": [{ "id": "wamid.1" }] })
+        } else {
+            json!({ "ok": true, "result": { "message_id": 1, "chat": { "id": 1 } } })
         };
         Reaction::json("200 OK", &answer.to_string())
     }

@@ -409,10 +409,8 @@ impl<'a> Admission<'a> {
         let calls = rest.as_ref().map_or(1, Planned::calls).max(1);
         self.planned = rest;
         // Calls of a daily limit are counted exactly; tokens of a rate that are left over are for the next windows.
-        let wanted = match route.is_exact() {
-            true => calls.min(route.batch()),
-            false => self.todo.len().max(1).min(route.batch()),
-        };
+        let most = if route.is_exact() { calls } else { self.todo.len().max(1) };
+        let wanted = most.min(route.batch());
         let shared = self.shared;
         self.wait = Wait::Tokens(async move { (target, route.take_tokens(shared, wanted).await) }.boxed());
         Admitted::Later

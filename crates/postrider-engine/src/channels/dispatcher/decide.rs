@@ -119,13 +119,12 @@ impl Doubted {
 /// Decides on a reply that must wait so long for its look-up.
 pub(super) fn without_look_up(wait: Duration, doubted: Doubted) -> Decision {
     let reason = "it waits for a look-up, whose number the provider limits".to_owned();
-    match doubted.is_old() {
-        true => (left_to_operator(&reason), AccountSignal::Neutral, None),
-        false => {
-            let pause = doubted.after(wait);
-            (Verdict::Release { pause, reason: Some(reason) }, AccountSignal::Neutral, None)
-        }
-    }
+    let verdict = if doubted.is_old() {
+        left_to_operator(&reason)
+    } else {
+        Verdict::Release { pause: doubted.after(wait), reason: Some(reason) }
+    };
+    (verdict, AccountSignal::Neutral, None)
 }
 
 /// Decides on the finding of a look-up. `None`: the dispatcher calls the provider.
@@ -147,10 +146,12 @@ pub(super) fn after_look_up(finding: Finding, doubted: Doubted) -> Option<Decisi
         }
     };
     let reason = format!("the look-up did not show whether the reply arrived: {reason}");
-    match doubted.is_old() {
-        true => Some((left_to_operator(&reason), AccountSignal::Neutral, note)),
-        false => Some((Verdict::Release { pause, reason: Some(reason) }, AccountSignal::Neutral, note)),
-    }
+    let verdict = if doubted.is_old() {
+        left_to_operator(&reason)
+    } else {
+        Verdict::Release { pause, reason: Some(reason) }
+    };
+    Some((verdict, AccountSignal::Neutral, note))
 }
 
 /// The reply stays in doubt, and is tried no more before an operator has decided.

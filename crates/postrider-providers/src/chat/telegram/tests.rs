@@ -49,7 +49,7 @@ fn a_message_is_what_telegram_describes() {
             say("1", None, &"é".repeat(4097)),
             "the text is longer than the 4096 characters that Telegram accepts",
         ),
-        (say("1", Some("topic"), "x"), "the thread is not the number of a message"),
+        (say("1", Some("topic"), "x"), "the thread is not the number of a message, or TOPIC/MESSAGE"),
         (telegram.request(&email(), None), "telegram carries chat and no email messages"),
     ] {
         assert_eq!(refused.err(), Some(Outcome::Rejected { reason: why.to_owned() }));

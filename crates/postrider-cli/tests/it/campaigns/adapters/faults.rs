@@ -58,7 +58,9 @@ async fn each_fault_is_one_request_with_the_right_verdict() -> anyhow::Result<()
                 assert!(acted, "{what}");
                 assert!(message_id.contains(mine[0]["message_id"].as_str().unwrap()), "{what}");
             }
-            Outcome::Rejected { .. } | Outcome::NotSent { .. } => assert!(!acted, "{what}"),
+            Outcome::Rejected { .. } | Outcome::NotSent { .. } | Outcome::AccountRefused { .. } => {
+                assert!(!acted, "{what}");
+            }
             Outcome::Unknown { .. } => {}
         }
         if path == "/messages" {

@@ -70,7 +70,7 @@ async fn a_rate_limit_counts_no_attempt_and_fails_no_item() -> anyhow::Result<()
         assert_eq!(vendor.acted().len(), 5, "{name}");
         let (_, wait) = vendor.kind.limited();
         let waits = format!(
-            "select (wait_until - now() between interval '{0} seconds' - interval '20 seconds' and interval '{0} seconds')::text
+            "select (wait_until - now() between interval '{0} seconds' - interval '110 seconds' and interval '{0} seconds')::text
                from execution.account_states join tenancy.provider_accounts as account on account.id = account_id
               where account.name = '{name}'",
             wait.as_secs()

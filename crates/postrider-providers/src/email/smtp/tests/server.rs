@@ -1,10 +1,9 @@
 //! A scripted mail server with a fault at one step, which records everything it receives.
 
-use std::sync::{Arc, Mutex};
-
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
     task::JoinHandle,
 };
 
@@ -55,13 +54,13 @@ pub struct ScriptedServer {
 /// A server for any number of clients, with the same fault for each.
 pub struct ServerForMany {
     pub port: u16,
-    commands: Arc<Mutex<Vec<String>>>,
+    sessions: UnboundedReceiver<Vec<String>>,
 }
 
 impl ServerForMany {
-    /// The commands of the sessions that have ended.
-    pub fn transcript_so_far(&self) -> Vec<String> {
-        self.commands.lock().unwrap().clone()
+    /// The commands of the next session that ends.
+    pub async fn next_session(&mut self) -> Vec<String> {
+        self.sessions.recv().await.unwrap()
     }
 }
 
@@ -93,20 +92,19 @@ impl ScriptedServer {
     pub async fn start_for_many(at: Step, fault: Fault) -> ServerForMany {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let commands = Arc::new(Mutex::new(Vec::new()));
-        let all = Arc::clone(&commands);
+        let (ended, sessions) = unbounded_channel();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let all = Arc::clone(&all);
+                let ended = ended.clone();
                 tokio::spawn(async move {
                     let mut transcript = Transcript::default();
                     let features = "250-AUTH PLAIN LOGIN\r\n250 SMTPUTF8\r\n";
                     let _ = serve(stream, at, fault, features, &mut transcript).await;
-                    all.lock().unwrap().extend(transcript.commands);
+                    let _ = ended.send(transcript.commands);
                 });
             }
         });
-        ServerForMany { port, commands }
+        ServerForMany { port, sessions }
     }
 
     pub async fn transcript(self) -> Transcript {
