@@ -88,7 +88,7 @@ declare
     v_quota integer;
     v_slot_seconds double precision;
     v_slot bigint;
-    v_oldest integer;
+    v_oldest bigint;
     v_is_probe boolean := false;
 begin
     perform tenancy.require_tenant(p_tenant_id);

@@ -62,7 +62,7 @@ declare
     v_reasons text[] := p_reasons;
     v_inserted integer;
     v_waiting record;
-    v_again uuid[] := '{}';
+    v_again uuid[] := '{}'::uuid[];
 begin
     perform tenancy.limit_idle_time();
     -- A reservation must survive a crash, whatever the settings of the login are.

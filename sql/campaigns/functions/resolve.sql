@@ -244,7 +244,7 @@ begin
         v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
         v_state.quota_slot := v_slot;
         granted := (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)) < v_quota;
-        wait_seconds := case when granted then 0 else 60 end;
+        wait_seconds := case when granted then 0.0::double precision else 60.0::double precision end;
     end if;
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then

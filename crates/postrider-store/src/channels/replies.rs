@@ -141,7 +141,7 @@ pub enum Verdict {
     },
 }
 
-/// What an attempt has shown about the account.
+/// The finding of an attempt about the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountNote {
     /// The provider asks for no call during the pause of the released reply.

@@ -53,7 +53,7 @@ impl Backoff<'_> {
     }
 }
 
-/// What follows from an attempt: for the reply, for this process, and for all processes.
+/// The consequences of an attempt: for the reply, for this process, and for all processes.
 pub(super) type Decision = (Verdict, AccountSignal, Option<AccountNote>);
 
 /// Decides on the outcome of a call.

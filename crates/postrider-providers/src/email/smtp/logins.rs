@@ -17,10 +17,10 @@ use crate::provider::Account;
 /// Time for which a refusal is the answer to all calls of this process. After that the circuit of the account is known to be open.
 const REFUSAL_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The last known result of a login under one password.
+/// A login under one password.
 pub(super) type Slot = Mutex<Known>;
 
-/// What is known about a login.
+/// The last known result of a login.
 #[derive(Default)]
 pub(super) enum Known {
     /// No login has ended yet.

@@ -144,6 +144,8 @@ pub fn audit(facts: &Facts) -> Report {
         match item.status.as_str() {
             "sent" | "called" | "posted" if !was_called => report.never_sent.push(item.key.clone()),
             "failed" | "skipped" if was_called => report.sent_after_all.push(item.key.clone()),
+            // It was put back: a later window reserves it again.
+            "queued" if item.reserved_by.is_none() && !item.in_doubt => report.waiting += 1,
             "queued" => {
                 report.in_doubt += 1;
                 if !doubtful.contains(item.key.as_str()) {
@@ -152,7 +154,7 @@ pub fn audit(facts: &Facts) -> Report {
             }
             _ => {}
         }
-        report.given_up += usize::from(item.reserved_by.is_none());
+        report.given_up += usize::from(item.reserved_by.is_none() && item.status != "queued");
         if item.in_doubt && item.status != "queued" {
             report.inconsistent.push(format!("item {} is {} and in doubt", item.id, item.status));
         }
@@ -223,7 +225,8 @@ fn judge_job(job: &Job, items: &[&Item], missing: usize, has_ended: bool) -> Opt
     if let Some(unsaid) = items.iter().find(|item| item.status == "queued" && !item.in_doubt) {
         return Some(format!("has ended, and {} is not marked as in doubt", unsaid.id));
     }
-    let given_up = items.iter().filter(|item| item.reserved_by.is_none()).count();
+    let is_given_up = |item: &&&Item| item.reserved_by.is_none() && item.status != "queued";
+    let given_up = items.iter().filter(is_given_up).count();
     let expected = match (in_doubt + missing + given_up, failed) {
         (0, 0) => ("completed", "completed"),
         (0, _) if failed == job.intended.len() => ("dead", "failed"),

@@ -77,7 +77,7 @@ async fn a_rate_limit_counts_no_attempt_and_fails_no_item() -> anyhow::Result<()
         );
         assert_eq!(stage.ask(&waits).await?, "true", "{name}");
     }
-    // What waits is not in flight, and nothing is in doubt.
+    // Items that wait are not in flight, and none is in doubt.
     let progress = format!(
         "select sum(progress.in_flight)::text from execution.run_progress('{}', array['{}'::uuid]) as progress",
         stage.tenant, runs[0]

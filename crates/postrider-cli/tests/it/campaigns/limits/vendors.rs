@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// What a vendor does.
+/// The behavior of a vendor.
 #[derive(Clone)]
 pub enum Mode {
     /// It acts.
