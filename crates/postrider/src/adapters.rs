@@ -1,7 +1,7 @@
 //! Types for an adapter of an application: how messages reach one provider.
 //!
 //! An [`Adapter`] says what it can carry ([`Manifest`]) and checks a tenant's [`Account`]; the [`Provider`] that it opens makes the calls.
-//! A call needs a [`Reservation`], evidence of a committed row that no other process can have, and answers with one of four
+//! A call needs a [`Reservation`], evidence of a committed row that no other process can have, and answers with one of five
 //! [`Outcome`]s. A request that may have been sent and was not confirmed is [`Outcome::Unknown`]: then the item is in doubt, and the manifest's
 //! [`DoubtClass`] says how it can be settled.
 //!

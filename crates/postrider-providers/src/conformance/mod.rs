@@ -6,7 +6,7 @@
 //!                                        └── reported outcome ──▶ Report ◀── requests at the socket
 //! ```
 //!
-//! Each [`Case`] is one behavior of the vendor. The adapter must report the right one of the four outcomes, exactly
+//! Each [`Case`] is one behavior of the vendor. The adapter must report the right one of the five outcomes, exactly
 //! one request that acts must have arrived, and it must carry the key if the vendor takes one. If the manifest permits
 //! the resolver to repeat a call or to look it up, the suite tests that as well: a repeat has the same bytes as the call.
 //!
