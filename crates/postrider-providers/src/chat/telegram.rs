@@ -305,7 +305,7 @@ fn inbound_message(update: i64, message: &[u8]) -> Result<Option<InboundMessage>
         message_thread_id: Option<i64>,
         #[serde(default)]
         is_topic_message: bool,
-        from: Option<From>,
+        from: Option<Sender>,
         /// Present if the sender is not a person: a channel or an anonymous administrator.
         sender_chat: Option<IgnoredAny>,
         /// Present if a bot wrote the text and a person only chose it.
@@ -344,7 +344,7 @@ fn thread_of(topic: Option<i64>, message: i64) -> String {
 fn pressed_button(update: i64, query: &[u8]) -> Result<Option<InboundMessage>, CallbackRefused> {
     #[derive(Deserialize)]
     struct Query {
-        from: From,
+        from: Sender,
         /// Missing when the message is too old.
         message: Option<Pressed>,
         data: Option<String>,
@@ -374,7 +374,7 @@ fn pressed_button(update: i64, query: &[u8]) -> Result<Option<InboundMessage>, C
 }
 
 #[derive(Deserialize)]
-struct From {
+struct Sender {
     id: i64,
     is_bot: bool,
 }
