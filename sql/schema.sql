@@ -1609,7 +1609,7 @@ declare
     v_reasons text[] := p_reasons;
     v_inserted integer;
     v_waiting record;
-    v_again uuid[] := '{}';
+    v_again uuid[] := '{}'::uuid[];
 begin
     perform tenancy.limit_idle_time();
     -- A reservation must survive a crash, whatever the settings of the login are.
@@ -5362,7 +5362,7 @@ begin
         v_state.quota_counts := execution.roll_quota(v_state.quota_counts, v_state.quota_slot, v_slot);
         v_state.quota_slot := v_slot;
         granted := (select sum(counted.calls) from unnest(v_state.quota_counts) as counted (calls)) < v_quota;
-        wait_seconds := case when granted then 0 else 60 end;
+        wait_seconds := case when granted then 0.0::double precision else 60.0::double precision end;
     end if;
     v_rate := coalesce((v_limits ->> 'rate_per_second')::double precision, p_rate);
     if v_rate is not null then
@@ -5422,7 +5422,7 @@ declare
     v_quota integer;
     v_slot_seconds double precision;
     v_slot bigint;
-    v_oldest integer;
+    v_oldest bigint;
     v_is_probe boolean := false;
 begin
     perform tenancy.require_tenant(p_tenant_id);
